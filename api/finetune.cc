@@ -197,7 +197,7 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
 FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
                         const FinetuneObserver& observer) {
   const Model& original = model.impl().model;
-  const Context context = MakeContext(resources);
+  const Context context = TrainingContext(MakeContext(resources));
   const TrainingTexts texts = LoadTexts(settings, original);
   context.processes->CheckSame("training text (hash)", texts.hash);
   const FinetuneOptions options = OptionsOf(settings, texts, original.weights->config.hidden);

@@ -53,10 +53,12 @@ std::string FitKey(const ShiftJob& job, const ShiftOptions& options) {
   const Weights& weights = *job.model.weights;
   ShiftOptions settled = options;  // a model that is split may be fitted in another mode
   settled.mode = ModeOf(options, weights.split());
-  std::string text =
-      fmt::format("{} {} {} {} {} {} {}", Version(), fs::absolute(job.model.directory).string(), weights.Fingerprint(),
-                  Name(weights.embedding.dtype), job.context.device == Device::kCuda ? "cuda" : "",
-                  job.calibration.hash, Text(settled));
+  std::string text = fmt::format("{} {} {} {} {} {} {}", Version(), fs::absolute(job.model.directory).string(),
+                                 weights.Fingerprint(), Name(weights.embedding.dtype),
+                                 job.context.device == Device::kCuda           ? "cuda"
+                                 : job.context.products == Products::kBFloat16 ? "bfloat16"
+                                                                               : "",
+                                 job.calibration.hash, Text(settled));
   for (const fs::path& file : options.gram.load)
     text += fmt::format(" {} {}", fs::file_size(file), fs::last_write_time(file).time_since_epoch().count());
   return HashHex(text);

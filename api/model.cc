@@ -3,6 +3,7 @@
 
 #include "api/chat.h"
 #include "api/impl.h"
+#include "include/shiftrt/chat.h"
 #include "models/adapted.h"
 #include "runtime/check.h"
 #include "runtime/processes.h"
@@ -86,7 +87,11 @@ std::vector<int32_t> LanguageModel::EncodeMessage(std::string_view message, std:
   std::vector<ChatMessage> messages;
   if (!system.empty()) messages.push_back({"system", std::string(system)});
   messages.push_back({"user", std::string(message)});
-  return impl_->model.RequireTokenizer().Encode(RequireChatTemplate(impl_->model)->Render(messages));
+  return EncodeChat(*this, messages);
+}
+std::vector<int32_t> EncodeChat(const LanguageModel& model, std::span<const ChatMessage> messages) {
+  const Model& opened = model.impl().model;
+  return opened.RequireTokenizer().Encode(RequireChatTemplate(opened)->Render(messages));
 }
 std::string LanguageModel::Decode(std::span<const int32_t> tokens) const {
   return impl_->model.RequireTokenizer().Decode(tokens, /*skip_special=*/true);

@@ -51,6 +51,15 @@ Context MakeContext(const Resources& resources) {
   context.memory = resources.calibration_memory;
   if (!resources.gpus.empty()) UseGpus(resources.gpus, context);
   if (resources.processes && !resources.processes->alone()) Divide(resources, context);
+  context.products = resources.products;
+  if (resources.products == Products::kBFloat16) {
+    if (context.device == Device::kCuda)
+      FailUsage(Field("products"), "bfloat16 is for products on a CPU; those of a GPU have a precision of their own");
+    if (!HasRoundedProducts(context.isa))
+      FailUsage(Field("products"),
+                "products of bfloat16 numbers need AVX512-BF16 or AMX, and the instruction set here is {}",
+                Name(context.isa));
+  }
   return context;
 }
 

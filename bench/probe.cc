@@ -54,6 +54,18 @@ __attribute__((target("avx512f"))) float MultiplyAddAvx512() {
   return out;
 }
 
+// Sums of pairs of products of bfloat16 numbers, as in kernels/cpu/simd_avx512bf16.cc.
+__attribute__((target("avx512f,avx512bf16"))) float MultiplyAddPairs() {
+  __m512 sum[kChains];
+  for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_ps(static_cast<float>(c));
+  const auto a = (__m512bh)_mm512_set1_epi16(0x3f7f), b = (__m512bh)_mm512_set1_epi16(0x3a83);
+  for (int64_t i = 0; i < kRounds; ++i)
+    for (int c = 0; c < kChains; ++c) sum[c] = _mm512_dpbf16_ps(sum[c], a, b);
+  float out = 0;
+  for (int c = 0; c < kChains; ++c) out += _mm512_cvtss_f32(sum[c]);
+  return out;
+}
+
 // Products of 16 x 32 by 32 x 16 bfloat16 tiles, into four tiles of sums that hide the latency. The elements are not
 // zero, because the CPU multiplies zeros at a higher clock frequency.
 constexpr int64_t kTileRounds = 1'000'000;
@@ -108,33 +120,40 @@ double MeasureReadBandwidth(const Context& context) {
   return best;
 }
 
-double MeasureFloat32Peak(const Context& context) {
-  const int64_t lanes = context.isa >= Isa::kAvx512 ? 16 : context.isa == Isa::kAvx2 ? 8 : 1;
+namespace {
+
+// FLOP per second of all threads, where one call of `work` adds up kChains vectors of `products` products kRounds
+// times.
+double Peak(const Context& context, int64_t products, float (*work)()) {
   std::atomic<float> sink = 0;
   double best = 0;
   for (int pass = 0; pass < 3; ++pass) {
-    const double seconds = Seconds([&] {
-      ParallelFor(context, context.threads, 1, [&](int64_t, int64_t) {
-        sink = context.isa >= Isa::kAvx512 ? MultiplyAddAvx512()
-               : context.isa == Isa::kAvx2 ? MultiplyAddAvx2()
-                                           : MultiplyAddPortable();
-      });
-    });
-    const double flops = 2.0 * kChains * static_cast<double>(lanes) * kRounds * context.threads;
-    best = std::max(best, flops / seconds);
+    const double seconds =
+        Seconds([&] { ParallelFor(context, context.threads, 1, [&](int64_t, int64_t) { sink = work(); }); });
+    best = std::max(best, 2.0 * kChains * static_cast<double>(products) * kRounds * context.threads / seconds);
   }
   return best;
 }
 
+}  // namespace
+
+double MeasureFloat32Peak(const Context& context) {
+  if (context.isa >= Isa::kAvx512) return Peak(context, 16, MultiplyAddAvx512);
+  if (context.isa == Isa::kAvx2) return Peak(context, 8, MultiplyAddAvx2);
+  return Peak(context, 1, MultiplyAddPortable);
+}
+
 double MeasureProductPeak(const Context& context, DType weights) {
-  if (context.isa != Isa::kAmx || weights == DType::kFloat32) return MeasureFloat32Peak(context);
+  const bool rounded = context.products == Products::kBFloat16;
+  if (rounded && context.isa != Isa::kAmx) return Peak(context, 32, MultiplyAddPairs);
+  if (context.isa != Isa::kAmx || (weights == DType::kFloat32 && !rounded)) return MeasureFloat32Peak(context);
   double best = 0;
   for (int pass = 0; pass < 3; ++pass) {
     const double seconds =
         Seconds([&] { ParallelFor(context, context.threads, 1, [&](int64_t, int64_t) { MultiplyTiles(); }); });
     best = std::max(best, kTileFlops * static_cast<double>(kTileRounds) * context.threads / seconds);
   }
-  return best / (weights == DType::kBFloat16 ? 3 : 5);
+  return best / (rounded ? 1 : weights == DType::kBFloat16 ? 3 : 5);
 }
 
 }  // namespace shiftrt

@@ -36,20 +36,21 @@ double ProductPeak(const Context& context, DType weights) {
 
 }  // namespace
 
-double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters,
-                      double recomputed) {
+double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t parameters, double recomputed) {
   const ModelConfig& config = weights.config;
   const double tokens = static_cast<double>(options.batch * options.length);
-  const double products = (2 + recomputed) * BlockFlopsPerToken(weights);
-  const double lora = (6 + 2 * recomputed) * static_cast<double>(lora_parameters);
+  const double weight_gradients = options.all ? 1 : 0;
+  const double products = (2 + recomputed + weight_gradients) * BlockFlopsPerToken(weights);
+  const double lora = options.all ? 0 : (6 + 2 * recomputed) * static_cast<double>(parameters);
   const double pairs = 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
   const double head = 2 * static_cast<double>(config.hidden * config.vocab);
   const double teacher = ParseLoss(options.loss).divergence > 0 ? BlockFlopsPerToken(weights) + pairs + head : 0;
-  return tokens * (products + lora + (3.5 + recomputed) * pairs + 2 * head + teacher);
+  return tokens * (products + lora + (3.5 + recomputed) * pairs + (2 + weight_gradients) * head + teacher);
 }
 
-TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weights> weights,
+TrainBenchResult BenchTrain(const Context& machine, std::shared_ptr<const Weights> weights,
                             const TrainBenchOptions& options, int64_t rounds, Progress& progress) {
+  const Context context = TrainingContext(machine);
   const ModelConfig& config = weights->config;
   Check(options.length >= 2 && options.length <= config.max_positions,
         "sequences of {} tokens; the model's context is {}", options.length, config.max_positions);
@@ -66,6 +67,11 @@ TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weight
   FinetuneOptions finetune;
   finetune.loss = ParseLoss(options.loss);
   finetune.trainable.lora.rank = options.rank;
+  if (options.all) {
+    finetune.trainable.method = Method::kPartial;
+    finetune.trainable.layers = "all";
+    finetune.trainable.head = true;
+  }
   finetune.training.schedule = {Decay::kConstant, 1e-4, 0, rounds + 1};
   finetune.training.batch = options.batch;
   finetune.training.pass_tokens = options.pass_tokens;
@@ -73,6 +79,7 @@ TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weight
       std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-train-{}", ::getpid());
 
   TrainBenchResult result;
+  result.products = context.products;
   double before = 0;
   progress.Begin("training", rounds + 1);
   const auto observer = [&](const TrainingHistory& history, int64_t) {

@@ -46,7 +46,9 @@ Work EncodeAll(const Model& model, const Dataset& dataset, Bos bos) {
 // A hash of everything that the scores of one variant depend on.
 std::string WorkKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
                     int64_t batch_tokens) {
-  const char* const unit = context.device == Device::kCuda ? "cuda" : Name(context.isa);
+  const std::string unit = context.device == Device::kCuda           ? "cuda"
+                           : context.products == Products::kBFloat16 ? fmt::format("{}+bfloat16", Name(context.isa))
+                                                                     : Name(context.isa);
   std::string text = fmt::format("{} {} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype),
                                  unit, batch_tokens, plan.Fingerprint());
   for (const ScoringRequest& request : work.requests)

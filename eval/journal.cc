@@ -44,7 +44,7 @@ void Journal::Read(const std::filesystem::path& file) {
       std::vector<Score> scores;
       for (const Json& score : line.at("scores"))
         scores.push_back({score.at(0).get<double>(), score.at(1).get<bool>()});
-      scores_[{line.at("key").get<std::string>(), line.at("batch").get<int64_t>()}] = std::move(scores);
+      scores_[{line.at("key").get<std::string>(), Integer(line.at("batch"))}] = std::move(scores);
     } catch (const Json::exception&) {
       bad_.push_back(fmt::format("{}: a line is not one of an evaluation", file.string()));
     } catch (const Error&) {

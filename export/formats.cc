@@ -50,8 +50,9 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
       return fmt::format("of block {} only the {} runs, which {} has no place for", block->layer, Name(block->halves),
                          format.name);
   if (!format.adapters && !plan.Adapters().empty())
-    return fmt::format("it has {} adapters, the first for layer {}, which {} has no place for", plan.Adapters().size(),
-                       Name(plan.Adapters().front()->parts.front()), format.name);
+    return fmt::format("it has {} adapter{}, the first for layer {}, which {} has no place for", plan.Adapters().size(),
+                       plan.Adapters().size() == 1 ? "" : "s", Name(plan.Adapters().front()->parts.front()),
+                       format.name);
   for (const BlockStage* block : plan.Blocks())
     if (block->own && !format.own_tensors)
       return fmt::format("block {} has tensors of its own, which {} has no place for", block->layer, format.name);

@@ -114,17 +114,21 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
   if (original.on_hub) card += fmt::format("base_model: {}\n", original.name);
   card += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- shiftrt\n", library);
   const bool pruned = !original.removed.empty() || !original.halves.empty();
-  const std::string halves =
-      original.halves.empty() ? "" : fmt::format(" and {} halves of others", original.halves.size());
+  std::string gone =
+      fmt::format("{} of the {} transformer blocks of {}", original.removed.size(), original.layers, original.name);
+  if (original.removed.empty()) {
+    gone = fmt::format("{} halves of the {} transformer blocks of {}", original.halves.size(), original.layers,
+                       original.name);
+  } else if (!original.halves.empty()) {
+    gone += fmt::format(" and {} halves of others", original.halves.size());
+  }
   card += pruned ? "- pruned\n---\n\n" : "---\n\n";
   card += fmt::format("# {}, {} of {} blocks{}\n\n", original.name, job.plan.blocks(), original.layers,
                       original.halves.empty() ? "" : fmt::format(", {} of them half", original.halves.size()));
   const bool trained = how.finetune || how.recipe.correction == "finetuned";
-  card += !pruned
-              ? "All blocks of the original model, written by shiftrt.\n"
-              : fmt::format("{} of the {} transformer blocks of {}{} were removed by shiftrt, and the model was {}.\n",
-                            original.removed.size(), original.layers, original.name, halves,
-                            trained ? "fine-tuned afterwards" : "not trained afterwards");
+  card += !pruned ? "All blocks of the original model, written by shiftrt.\n"
+                  : fmt::format("{} were removed by shiftrt, and the model was {}.\n", gone,
+                                trained ? "fine-tuned afterwards" : "not trained afterwards");
   card += "\n## How it was made\n\n| | |\n|---|---|\n";
   card += Row("original model", original.name);
   card += Row("blocks removed (numbered from 0)", fmt::format("{}", fmt::join(original.removed, ", ")));

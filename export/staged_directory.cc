@@ -40,6 +40,7 @@ StagedDirectory::StagedDirectory(const fs::path& target) : target_(AsName(target
   CheckNewDirectory(target);
   RemoveAbandoned(target_);
   staged_ = TemporaryName(target_);
+  HoldTemporary(staged_);
   std::error_code error;
   for (fs::path at = target_.parent_path(); !at.empty() && !fs::exists(at, error); at = at.parent_path())
     made_.push_back(at);
@@ -61,6 +62,7 @@ void StagedDirectory::Discard() {
   std::error_code ignored;
   if (lock_ >= 0) ::close(lock_);
   if (!staged_.empty()) fs::remove_all(staged_, ignored);
+  ReleaseTemporary(staged_);
   for (const fs::path& directory : made_) fs::remove(directory, ignored);
 }
 
@@ -69,6 +71,7 @@ void StagedDirectory::Commit() {
   std::error_code error;
   fs::rename(staged_, target_, error);  // an empty directory is replaced, a full one is not
   Check(!error, "{}: cannot rename {} to it: {}", target_.string(), staged_.string(), error.message());
+  ReleaseTemporary(staged_);
   staged_.clear();
   made_.clear();
   const int parent = ::open(target_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -3,6 +3,10 @@
 // Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32. On AMX the errors are those
 // of float32 too, numbers below 2^-126 count as 0, and infinity times a number may be NaN (docs/cpu.md).
 //
+// With Products::kBFloat16, both operands are rounded to bfloat16 first (to nearest, numbers below 2^-126 to 0), and
+// only the sums are in float32. That is "rounded products" below api/. It holds for more than four rows of x or dy, and
+// for weight gradients of any size.
+//
 // Cost: 2 m n k FLOP. Reads the n k weights once for m = 1 (the bandwidth floor of decoding), otherwise once per block
 // of rows.
 #pragma once

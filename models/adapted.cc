@@ -519,9 +519,12 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
                {"plan", saved.stages},
                {"provenance", ProvenanceJson(provenance)}};
   if (!saved.output.empty()) json["output"] = saved.output;
-  json["checksums"][kAdapterTensors] = ChecksumOf("", ByName(saved.adapters));
-  if (!saved.own.empty()) json["checksums"][kOwnTensors] = ChecksumOf("", ByName(saved.own));
-  if (lora != nullptr) json["checksums"][kLoraDirectory] = Checksum(*lora);
+  // An object from the start: a null that becomes one is left half made where there is no memory.
+  Json checksums = Json::object();
+  checksums[kAdapterTensors] = ChecksumOf("", ByName(saved.adapters));
+  if (!saved.own.empty()) checksums[kOwnTensors] = ChecksumOf("", ByName(saved.own));
+  if (lora != nullptr) checksums[kLoraDirectory] = Checksum(*lora);
+  json["checksums"] = std::move(checksums);
   out.Create(kAdaptedFile).Write(json.dump(2) + "\n");
   out.Commit();
 }

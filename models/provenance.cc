@@ -275,7 +275,7 @@ Json ProvenanceJson(const Provenance& provenance) {
   Json json = Json::object();
   if (!provenance.state.empty()) json["state"] = provenance.state;
   if (!provenance.model.empty()) json["model"] = provenance.model;
-  if (!provenance.criterion.empty()) json["selection"]["criterion"] = provenance.criterion;
+  if (!provenance.criterion.empty()) json["selection"] = {{"criterion", provenance.criterion}};
   ForEachSetting(provenance.recipe, [&](const char* key, const std::string& value) {
     if (!value.empty()) json[key] = value;
   });

@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -22,9 +23,25 @@ const char* Name(Isa isa) {
     case Isa::kPortable: return "portable";
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512";
+    case Isa::kAvx512BFloat16: return "avx512bf16";
     case Isa::kAmx: return "amx";
   }
   return "?";
+}
+
+namespace {
+
+constexpr std::array kProducts = {"auto", "float32", "bfloat16"};  // in the order of Products
+
+}  // namespace
+
+const char* Name(Products products) { return kProducts.at(static_cast<size_t>(products)); }
+
+Products ParseProducts(const std::string& name) {
+  const auto found = std::find(kProducts.begin(), kProducts.end(), name);
+  if (found == kProducts.end())
+    FailUsage(Field("products"), "unknown precision \"{}\"; known: {}", name, fmt::join(kProducts, ", "));
+  return static_cast<Products>(found - kProducts.begin());
 }
 
 #if defined(__x86_64__)
@@ -56,6 +73,7 @@ Isa BestIsa() {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   static const bool amx = HasAmx();
   if (avx2 && avx512 && amx) return Isa::kAmx;
+  if (avx2 && avx512 && __builtin_cpu_supports("avx512bf16")) return Isa::kAvx512BFloat16;
   if (avx2 && avx512) return Isa::kAvx512;
   if (avx2) return Isa::kAvx2;
 #endif
@@ -68,7 +86,7 @@ Isa ParseIsa(std::string_view name) {
     if (isa > BestIsa()) FailUsage("this CPU does not run {}; its best is {}", name, Name(BestIsa()));
     return isa;
   }
-  FailUsage("unknown instruction set \"{}\"; known: portable, avx2, avx512, amx", name);
+  FailUsage("unknown instruction set \"{}\"; known: portable, avx2, avx512, avx512bf16, amx", name);
 }
 
 int Cores() {

@@ -7,18 +7,24 @@
 #include <string_view>
 #include <vector>
 
+#include "include/shiftrt/resources.h"
+
 namespace shiftrt {
 
 // Instruction sets with kernels of their own, each a superset of the one before.
-enum class Isa { kPortable, kAvx2, kAvx512, kAmx };
-constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512BFloat16, kAmx };
+constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512BFloat16, Isa::kAmx};
 
 const char* Name(Isa isa);
 // The best instruction set that this CPU and operating system support. kAvx2 means AVX2 + FMA + F16C, kAvx512 adds F,
-// BW, VL and DQ, and kAmx adds tiles of bfloat16, for which the function asks the operating system's permission.
+// BW, VL and DQ, kAvx512BFloat16 adds AVX512-BF16, and kAmx adds tiles of bfloat16, for which the function asks the
+// operating system's permission.
 Isa BestIsa();
-// "portable", "avx2", "avx512" or "amx". Throws UsageError for another word or for a set this CPU lacks.
+// "portable", "avx2", "avx512", "avx512bf16" or "amx". Throws UsageError for another word or for a set this CPU lacks.
 Isa ParseIsa(std::string_view name);
+
+// Returns whether an instruction set has products of operands that are rounded to bfloat16 (kernels/matmul.h).
+constexpr bool HasRoundedProducts(Isa isa) { return isa >= Isa::kAvx512BFloat16; }
 
 // The number of cores that this process may use by its CPU affinity, at least 1.
 int Cores();
@@ -36,6 +42,8 @@ std::shared_ptr<Processes> OneProcess();
 struct Context {
   int threads = 1;
   Isa isa = Isa::kPortable;
+  // Precision of products on a CPU. kAuto means kFloat32 here, and kBFloat16 needs HasRoundedProducts(isa).
+  Products products = Products::kAuto;
   int64_t memory = 0;            // bytes of the host that sums or kept activations may take; 0: what is free
   Device device = Device::kCpu;  // runs decoders and their tallies (engine/tally.h)
   std::vector<int> gpus = {0};   // indices of GPUs; those after the first only share calibration passes

@@ -138,12 +138,15 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd_ < 0) FailSystem("create a temporary file in its directory", path_);
   } while (!LockTemporary(fd_));
+  HoldTemporary(temporary_);
 }
 
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   ::close(fd_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  ::unlink(temporary_.c_str());
+  ReleaseTemporary(temporary_);
 }
 
 void AtomicFile::Write(std::span<const std::byte> bytes) {
@@ -165,6 +168,7 @@ void AtomicFile::Flush() {
 void AtomicFile::Rename() {
   if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) FailSystem("rename the temporary file to it", path_);
+  ReleaseTemporary(temporary_);
   ::close(std::exchange(fd_, -1));
 }
 

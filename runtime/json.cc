@@ -115,6 +115,12 @@ Json Parse(std::string_view text, const std::string& name) {
 
 nlohmann::json ParseJson(std::string_view text, const std::string& name) { return Parse<nlohmann::json>(text, name); }
 
+int64_t Integer(const nlohmann::json& value) {
+  const bool is_one = value.is_number_unsigned() ? value.get<uint64_t>() <= INT64_MAX : value.is_number_integer();
+  Check(is_one, "{} is not an integer of 64 bits", Shown(value));
+  return value.get<int64_t>();
+}
+
 // A value that does not come from ParseJson() may have invalid UTF-8, which dump() alone would refuse.
 std::string Shown(const nlohmann::json& value) {
   return Printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -2,6 +2,7 @@
 // JSON from untrusted files.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -16,6 +17,10 @@ nlohmann::json ParseJson(std::string_view text, const std::string& name);
 
 // The same with the keys of each object in their order, for objects of at most 4096 keys.
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, const std::string& name);
+
+// `value` as an integer. Throws Error for anything else and beyond 64 bits; for a real number beyond them, the
+// library's own conversion has no defined result.
+int64_t Integer(const nlohmann::json& value);
 
 // `value` in a message: its JSON, prepared by Printable().
 std::string Shown(const nlohmann::json& value);

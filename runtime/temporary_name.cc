@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +21,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kMark = ".tmp";
+
+std::mutex held_mutex;
+std::array<const fs::path*, 1024> held = {};
 
 bool IsTemporaryOf(std::string_view name, std::string_view output) {
   if (!name.starts_with(output) || !name.substr(output.size()).starts_with(kMark)) return false;
@@ -37,6 +42,25 @@ fs::path TemporaryName(const fs::path& output) {
 
 bool IsOwnTemporary(const fs::path& path) {
   return path.filename().string().ends_with(std::string(kMark) + std::to_string(::getpid()));
+}
+
+void HoldTemporary(const fs::path& path) {
+  const std::lock_guard lock(held_mutex);
+  if (const auto place = std::find(held.begin(), held.end(), nullptr); place != held.end()) *place = &path;
+}
+
+void ReleaseTemporary(const fs::path& path) {
+  const std::lock_guard lock(held_mutex);
+  std::replace(held.begin(), held.end(), &path, static_cast<const fs::path*>(nullptr));
+}
+
+void RemoveHeldTemporaries() noexcept {
+  // No other thread is waited for, because it may be the one that has no memory.
+  const std::unique_lock lock(held_mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  std::error_code none;
+  for (const fs::path* path : held)
+    if (path != nullptr && ::unlink(path->c_str()) != 0) fs::remove_all(*path, none);
 }
 
 bool LockTemporary(int fd) {

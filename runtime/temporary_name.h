@@ -12,6 +12,13 @@ std::filesystem::path TemporaryName(const std::filesystem::path& output);
 // True for a name that TemporaryName() has returned in this process.
 bool IsOwnTemporary(const std::filesystem::path& path);
 
+// Remembers a temporary file or directory of this process until it is released: by its address, without taking memory,
+// and so many of them as a large model has files. RemoveHeldTemporaries() removes all that are held, for a program that
+// ends without its destructors.
+void HoldTemporary(const std::filesystem::path& path);
+void ReleaseTemporary(const std::filesystem::path& path);
+void RemoveHeldTemporaries() noexcept;
+
 // Takes the lock of an open temporary file or directory, which its process holds until the descriptor is closed. False
 // if another process has removed the file meanwhile, so that it has to be created again. A file system without locks
 // counts as locked.

@@ -22,8 +22,10 @@ namespace {
 constexpr int64_t kGateTokens = 16384;
 
 // The settings that the sums of two runs must have in common if they are to be added.
-std::string SumsSettings(const TokenWeighting& weighting) {
-  return weighting.uniform() ? "independent" : fmt::format("independent, token weights {}", Format(weighting));
+std::string SumsSettings(const Context& context, const TokenWeighting& weighting) {
+  const char* const products = context.products == Products::kBFloat16 ? ", products in bfloat16" : "";
+  return weighting.uniform() ? fmt::format("independent{}", products)
+                             : fmt::format("independent, token weights {}{}", Format(weighting), products);
 }
 
 // Layer scores worth keeping beside the sums: those that took a pass over the same text.
@@ -60,9 +62,9 @@ class Pipeline {
   void Load() {
     loaded_ = LoadSums(options_.gram.load);
     CheckModel(loaded_, job_.model);
-    if (loaded_.origin.settings != SumsSettings(options_.weighting))
+    if (loaded_.origin.settings != SumsSettings(job_.context, options_.weighting))
       FailUsage(Field("gram.load"), "{} has sums of \"{}\", but \"{}\" is asked for", options_.gram.load[0].string(),
-                loaded_.origin.settings, SumsSettings(options_.weighting));
+                loaded_.origin.settings, SumsSettings(job_.context, options_.weighting));
   }
 
   // True if the files of sums have the scores by which layers are selected.
@@ -171,7 +173,8 @@ class Pipeline {
     // Half as much again: the file takes both triangles of every Gram.
     CheckMemory(job_.context, (3 * std::ssize(layers) + 1) / 2, job_.hidden(),
                 "a higher limit allows more, and several files, of some layers each, take less");
-    SavedSums wanted = NewSavedSums(job_, layers, SumsSettings(options_.weighting), ScoresOf(result_.selection));
+    SavedSums wanted =
+        NewSavedSums(job_, layers, SumsSettings(job_.context, options_.weighting), ScoresOf(result_.selection));
     for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
     return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save).sums;
   }

@@ -17,3 +17,9 @@ add_test(NAME House.UnknownOptionsAreFound
 set_tests_properties(House.OptionsExist House.UnknownOptionsAreFound PROPERTIES LABELS static)
 set_tests_properties(House.UnknownOptionsAreFound PROPERTIES
   PASS_REGULAR_EXPRESSION ":1: no command has --nothing\n[^\n]*:6: shiftrt ppl lacks --prune\n$")
+
+# README.md and CITATION.cff name the program and the paper alike.
+add_test(NAME House.CitationsAgree COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/citation.sh ${PROJECT_SOURCE_DIR})
+add_test(NAME House.WrongCitationsAreFound
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/citation.sh ${PROJECT_SOURCE_DIR} --seeded)
+set_tests_properties(House.CitationsAgree House.WrongCitationsAreFound PROPERTIES LABELS static)

@@ -1,7 +1,8 @@
-# The kernels of AVX-512 and AMX are tested on every machine. On a CPU without them they are compiled without their
+# The kernels of AVX-512, AVX512-BF16 and AMX are tested on every machine. On a CPU without them they are compiled without their
 # instructions and replace those of the library in this executable.
 include(CheckCXXSourceRuns)
 check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"avx512f\") ? 0 : 1; }" SHIFTRT_CPU_HAS_AVX512)
+check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"avx512bf16\") ? 0 : 1; }" SHIFTRT_CPU_HAS_AVX512BF16)
 check_cxx_source_runs("
 #include <cpuid.h>
 int main() {
@@ -12,6 +13,9 @@ set(emulated_kernels "")
 if(NOT SHIFTRT_CPU_HAS_AVX512)
   list(APPEND emulated_kernels ${PROJECT_SOURCE_DIR}/kernels/cpu/simd_avx512.cc)
 endif()
+if(NOT SHIFTRT_CPU_HAS_AVX512BF16)
+  list(APPEND emulated_kernels ${PROJECT_SOURCE_DIR}/kernels/cpu/simd_avx512bf16.cc)
+endif()
 if(NOT SHIFTRT_CPU_HAS_AMX)
   list(APPEND emulated_kernels ${PROJECT_SOURCE_DIR}/kernels/cpu/simd_amx.cc)
 endif()
@@ -20,8 +24,9 @@ set_source_files_properties(kernels/tile_product_test.cc PROPERTIES COMPILE_OPTI
 shiftrt_test(kernels
   SOURCES kernels/adamw_test.cc kernels/attention_gradient_test.cc kernels/attention_test.cc kernels/elementwise_test.cc
           kernels/layernorm_test.cc kernels/logprob_test.cc kernels/matmul_test.cc kernels/rmsnorm_test.cc
-          kernels/rope_test.cc kernels/tile_product_test.cc
+          kernels/rope_test.cc kernels/rounded_product_test.cc kernels/tile_product_test.cc
           ${emulated_kernels}
   DEPENDS shiftrt_kernels)
 target_compile_definitions(test_kernels PRIVATE
-  SHIFTRT_EMULATED_AVX512=$<NOT:$<BOOL:${SHIFTRT_CPU_HAS_AVX512}>> SHIFTRT_EMULATED_AMX=$<NOT:$<BOOL:${SHIFTRT_CPU_HAS_AMX}>>)
+  SHIFTRT_EMULATED_AVX512=$<NOT:$<BOOL:${SHIFTRT_CPU_HAS_AVX512}>>
+  SHIFTRT_EMULATED_AVX512BF16=$<NOT:$<BOOL:${SHIFTRT_CPU_HAS_AVX512BF16}>> SHIFTRT_EMULATED_AMX=$<NOT:$<BOOL:${SHIFTRT_CPU_HAS_AMX}>>)

@@ -74,12 +74,12 @@ ChatTemplate::ChatTemplate(std::string_view text, const std::string& name,
 std::string ChatTemplate::Render(std::span<const ChatMessage> messages) const {
   ordered_json list = ordered_json::array();
   for (const ChatMessage& message : messages) {
-    ordered_json one;
+    ordered_json one = ordered_json::object();
     one["role"] = message.role;
     one["content"] = message.content;
     list.push_back(std::move(one));
   }
-  ordered_json variables;
+  ordered_json variables = ordered_json::object();
   variables["messages"] = std::move(list);
   variables["add_generation_prompt"] = true;
   return Render(variables);

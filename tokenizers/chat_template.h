@@ -11,15 +11,11 @@
 #include <string>
 #include <string_view>
 
+#include "include/shiftrt/chat.h"
 #include "tokenizers/jinja.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
-
-struct ChatMessage {
-  std::string role;  // "system", "user" or "assistant"
-  std::string content;
-};
 
 class ChatTemplate {
  public:

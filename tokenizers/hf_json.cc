@@ -191,7 +191,7 @@ class Reader {
         out.replacements.emplace_back(NonEmpty(step, "replacement"), " ");
         out.strip_spaces = PrependScheme(step) == PreTokenizer::Prepend::kNever ? 0 : 1;
       } else if (type == "Strip" && fused && step.at("content") == " " && step.at("stop") == 0) {
-        out.strip_spaces = static_cast<int>(std::clamp<int64_t>(step.at("start").get<int64_t>(), 0, 1 << 20));
+        out.strip_spaces = static_cast<int>(std::clamp<int64_t>(Integer(step.at("start")), 0, 1 << 20));
       } else {
         Refuse("decoder", type);
       }

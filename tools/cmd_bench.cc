@@ -77,6 +77,7 @@ class Recorded {
   Recorded(const BenchOptions& options, const Weights& weights, nlohmann::json settings)
       : options_(options), settings_(std::move(settings)) {
     settings_.update({{"model", weights.Fingerprint()}, {"rounds", options.bench.rounds}});
+    if (options.common.products != Name(Products::kAuto)) settings_["products"] = options.common.products;
     if (!options.compare.empty()) before_ = ReadBenchRecord(options.compare, options.what, settings_);
   }
   // Compares, and writes the record with `more` in it to the file of --json, which may be that of --compare.
@@ -147,15 +148,19 @@ int BenchTrain(const BenchOptions& options) {
   const Recorded recorded(options, *weights,
                           {{"device", context.device == Device::kCuda ? "cuda" : "cpu"},
                            {"loss", train.loss},
+                           {"method", train.all ? "all" : "lora"},
                            {"rank", train.rank},
                            {"batch", train.batch},
                            {"length", train.length},
                            {"pass_tokens", train.pass_tokens}});
   const TrainBenchResult r = BenchTrain(context, weights, train, options.bench.rounds, *options.common.MakeProgress());
-  fmt::print("{}; LoRA of rank {} on every projection, {} parameters; loss {}, steps of {} x {} tokens\n",
+  const std::string trained =
+      train.all ? "every block and the head" : fmt::format("LoRA of rank {} on every projection", train.rank);
+  fmt::print("{}; {}, {} parameters; loss {}, steps of {} x {} tokens\n",
              context.device == Device::kCuda ? "on the GPU"
                                              : fmt::format("{} threads, {}", context.threads, Name(context.isa)),
-             train.rank, r.parameters, train.loss, train.batch, train.length);
+             trained, r.parameters, train.loss, train.batch, train.length);
+  if (context.device == Device::kCpu) fmt::print("products in {}; ", Name(r.products));
   fmt::print("a step {:.3f} s, {:.1f} tokens/s; floor {:.3f} s, {:.0f}% of the peak of {:.0f} GFLOP/s\n",
              r.seconds.median(), r.tokens_per_second, r.floor_seconds, 100 * r.floor_seconds / r.seconds.median(),
              r.product_peak.median() / 1e9);
@@ -164,6 +169,7 @@ int BenchTrain(const BenchOptions& options) {
              r.kept_blocks);
   recorded.Finish(context, {r.product_peak, r.seconds},
                   {{"parameters", r.parameters},
+                   {"products", Name(r.products)},
                    {"flops", r.flops},
                    {"floor_seconds", r.floor_seconds},
                    {"tokens_per_second", r.tokens_per_second},
@@ -250,6 +256,7 @@ Command AddBench(CLI::App& app) {
   app.add_option("--pass-tokens", options->train.pass_tokens, "tokens that pass through the model together in train")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
+  app.add_flag("--all", options->train.all, "train every block and the head instead of LoRA");
   app.add_option("--rank", options->train.rank, "rank of LoRA in train")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();

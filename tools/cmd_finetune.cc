@@ -194,6 +194,7 @@ void PrintPaper(const FinetuneCommand& command, const LanguageModel& model) {
 
 int Run(const FinetuneCommand& command) {
   FinetuneSettings settings = Parse(command);
+  RefuseMissingTexts({command.text, command.calib, settings.validation_text});
   const Suites suites = command.evaluation.Load(command.common);
   const Resources resources = command.common.MakeResources();
   const LanguageModel model = command.common.OpenLanguageModel();

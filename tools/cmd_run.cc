@@ -185,6 +185,7 @@ int Run(const RunOptions& options) {
       ParseExportTargets(options.exports, options.save, !options.recover.empty(), recipe);
   if (!options.recover.empty()) ParseTrainingBudget(options.recover);  // an error in it is reported before any work
   if (options.dry_run.wanted) return Plan(options, recipe);
+  RefuseMissingTexts({options.comparison.text, options.recover_text});
   const Suites suites = options.evaluation.Load(options.common);
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();

@@ -125,6 +125,7 @@ std::string JournalKey(const SweepOptions& options, const CalibrationSpec& calib
   std::string key = fmt::format("{} {} {} {} {} {}x{} {} {}", SHIFTRT_VERSION, model.weights->Fingerprint(),
                                 Name(model.weights->embedding.dtype), options.common.device, calibration.source,
                                 calibration.samples, calibration.tokens, options.protocol, HashHex(text));
+  if (ParseProducts(options.common.products) == Products::kBFloat16) key += " bfloat16";
   if (!evaluation.tasks.empty()) key += fmt::format(" {} {} {}", evaluation.tasks, evaluation.limit, evaluation.shots);
   return key;
 }
@@ -145,6 +146,7 @@ std::vector<ShiftOptions> SettingsOf(CLI::App& app, SweepOptions& options, const
 }
 
 int Run(CLI::App& app, SweepOptions& options) {
+  RefuseMissingTexts({options.text});
   std::vector<Dataset> suites = LoadSuites(options.evaluation, options.common);
   const Context context = options.common.MakeContext();
   const bool first = context.processes->first();  // the one that writes

@@ -17,6 +17,7 @@
 #include "shift/criteria/criteria.h"
 #include "shiftrt/pull.h"
 #include "text/documents.h"
+#include "tools/find_option.h"
 #include "tools/options.h"
 #include "tools/paper/finetuning.h"
 #include "tools/paper/paper.h"
@@ -163,14 +164,14 @@ std::vector<Candidate> Complete(const CLI::App& app, std::vector<std::string> wo
     const CLI::App* const command = commands.front();
     const CLI::Option* option = nullptr;
     if (const size_t equals = current.find('='); current.starts_with("--") && equals != std::string::npos) {
-      option = command->get_option_no_throw(current.substr(0, equals));
+      option = FindOption(*command, current.substr(0, equals));
       prefix = current.substr(0, equals + 1);
       current = current.substr(equals + 1);
     } else if (current.starts_with("-")) {
       AddOptions(*command, found);
     } else {
       const std::string& previous = words[words.size() - 2];
-      if (previous.starts_with("-")) option = command->get_option_no_throw(previous);
+      if (previous.starts_with("-")) option = FindOption(*command, previous);
       if (option == nullptr || option->get_items_expected_max() == 0) {
         const auto arguments = command->get_options([](const CLI::Option* one) { return one->get_positional(); });
         option = arguments.empty() ? nullptr : arguments.front();

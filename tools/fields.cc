@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <string_view>
 
+#include "tools/find_option.h"
+
 namespace shiftrt {
 
 namespace {
@@ -50,6 +52,7 @@ constexpr FieldFlag kFlags[] = {
     {"penalize_bias", "--penalize-bias"},
     {"preset", "--preset"},
     {"protocol", "--protocol"},
+    {"products", "--products"},
     {"prune", "--prune"},
     {"rank", "--lra"},
     {"samples", "--samples"},
@@ -72,13 +75,13 @@ constexpr FieldFlag kFlags[] = {
 CLI::Option* OptionOf(std::string_view field, CLI::App& command) {
   for (const FieldFlag& known : kFlags)
     if (known.field == field)
-      if (CLI::Option* const option = command.get_option_no_throw(std::string(known.flag))) return option;
+      if (CLI::Option* const option = FindOption(command, known.flag)) return option;
   return nullptr;
 }
 
 std::string Message(const UsageError& error, const CLI::App& command) {
   for (const FieldFlag& known : kFlags)
-    if (known.field == error.field() && command.get_option_no_throw(std::string(known.flag)) != nullptr)
+    if (known.field == error.field() && FindOption(command, known.flag) != nullptr)
       return fmt::format("{}: {}", known.flag, error.reason());
   return error.what();
 }

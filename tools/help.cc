@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tools/color.h"
+#include "tools/find_option.h"
 
 namespace shiftrt {
 
@@ -53,7 +54,7 @@ constexpr GroupRow kGroups[] = {
     {"Generated text", "--prompt --chat --system --max-tokens --temperature --top-p --top-k"},
     {"Results",
      "--save --save-weights --merge-lora --export --shard-size --base-model --report --json --csv --markdown --quiet"},
-    {"Machine", "--device --threads --split --seed"},
+    {"Machine", "--device --threads --products --split --seed"},
     {"Dry run", "--dry-run --config --hardware --devices"},
 };
 
@@ -183,8 +184,7 @@ void GroupOptions(CLI::App& command) {
   for (const GroupRow& group : kGroups) {
     if (group.command != nullptr && command.get_name() != group.command) continue;
     for (const std::string& name : Words(group.options))
-      if (CLI::Option* option = command.get_option_no_throw(name);
-          option != nullptr && option->get_group() == kOtherOptions)
+      if (CLI::Option* option = FindOption(command, name); option != nullptr && option->get_group() == kOtherOptions)
         option->group(group.title);
   }
 }

@@ -25,6 +25,7 @@
 #include "runtime/launcher.h"
 #include "runtime/not_finite.h"
 #include "runtime/printable.h"
+#include "runtime/temporary_name.h"
 #include "tools/color.h"
 #include "tools/completion.h"
 #include "tools/fields.h"
@@ -105,6 +106,18 @@ void StartAgainUnderALimit(char** argv) {
 
 constexpr const char* kNoMemory =
     "out of memory: try a smaller model, fewer layers removed at once, or shorter samples";
+
+std::terminate_handler usual_end = nullptr;  // main() takes it
+
+// Some functions of the libraries allocate memory and promise not to throw: CLI11 when it looks for an option, a
+// directory's iterator, values of JSON that are moved. Where there is no memory, such a function ends the program
+// without its destructors. The error cannot always be asked for here, but the reserve is gone then.
+[[noreturn]] void OnTerminate() {
+  if (reserve != nullptr) usual_end();
+  shiftrt::RemoveHeldTemporaries();
+  std::fprintf(stderr, "shiftrt: %s\n", kNoMemory);
+  ::_exit(kFailed);
+}
 
 // Reports a failure once for all processes: the first one does it, or, if it does not answer, the one that failed.
 int Fail(const char* what, int status, shiftrt::Processes& processes) {
@@ -301,6 +314,7 @@ int main(int argc, char** argv) {
   try {
     reserve = new char[kReserveBytes];
     std::set_new_handler(OnNoMemory);
+    usual_end = std::set_terminate(OnTerminate);
     const std::shared_ptr<shiftrt::Processes> processes = shiftrt::JoinProcesses();
     if (!processes->first() && std::freopen("/dev/null", "w", stdout) == nullptr) return kFailed;
     return shiftrt::FinishStandardOutput(RunCommand(argc, argv, processes), kFailed);

@@ -36,6 +36,7 @@ struct CommonOptions {
   std::string lora;  // a directory in PEFT's format, merged into the model; "": none
   std::string device = "auto";
   std::string dtype = "auto";
+  std::string products = "auto";
   std::string json;
   int threads = 0;  // 0: all cores
   int split = 1;    // over so many processes each, or kSplitByMemory

@@ -20,7 +20,7 @@ void RecipeOptions::AddTo(CLI::App& app) {
          "a share of the layers (0.25), a number of layers (8), or what is to stay without adapters: params=6.3B or\n"
          "bytes=12GiB. With unit=half every criterion but prune-comp scores attention and MLP of a block apart; a\n"
          "share then removes halves of no more bytes than those blocks have, a number counts halves, and angular and\n"
-         "streamline remove consecutive halves")
+         "streamline remove consecutive halves. Models with half blocks are exported as hf-lra alone")
       ->capture_default_str();
   app.add_option(
          "--lra", lra,

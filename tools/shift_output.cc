@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "models/provenance.h"
+#include "shiftrt/export.h"
 #include "tools/selection.h"
 #include "tools/table.h"
 
@@ -12,8 +14,19 @@ namespace shiftrt {
 
 namespace {
 
+// Says which formats take half blocks, if any were removed: it is better known before the fit than at the export.
+void PrintExportsOfHalves(const std::vector<BlockPart>& removed) {
+  if (std::all_of(removed.begin(), removed.end(), [](const BlockPart& part) { return part.halves == Halves::kBoth; }))
+    return;
+  std::vector<std::string> names;
+  for (const ExportFormatName& format : ExportFormatNames())
+    if (format.half_blocks) names.push_back(format.name);
+  fmt::print("half blocks are exported as {} alone\n", fmt::join(names, " or "));
+}
+
 void PrintSelection(const Selection& selection, int64_t layers) {
   fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));
+  PrintExportsOfHalves(selection.removed);
   if (selection.scores.empty()) return;
   if (selection.window > 1)
     fmt::print("scores of {} consecutive {}, by the first\n", selection.window, UnitsName(selection));

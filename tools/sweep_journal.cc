@@ -40,18 +40,20 @@ SweepJournal::SweepJournal(std::filesystem::path file, std::string key) : file_(
 
 void SweepJournal::Take(const Json& json) {
   if (json.at("key").get_ref<const std::string&>() != key_) return;
+  const Json& seed = json.at("seed");
+  Check(seed.is_number_unsigned(), "{} is not a seed", Shown(seed));
   SweepRow row;  // its options are those that it is asked for by
-  row.samples = json.at("samples").get<int64_t>();
+  row.samples = Integer(json.at("samples"));
   row.removed = json.at("removed").get<std::vector<BlockPart>>();
-  row.tokens = json.at("tokens").get<int64_t>();
+  row.tokens = Integer(json.at("tokens"));
   row.r2_fit = OrNan(json.at("r2_fit"));
   row.r2_heldout = OrNan(json.at("r2_heldout"));
-  row.parameters = json.at("adapter_parameters").get<int64_t>();
+  row.parameters = Integer(json.at("adapter_parameters"));
   row.chosen = json.at("chosen").get<std::string>();
   row.original = ToQuality(json.at("original"));
   row.pruned = ToQuality(json.at("pruned"));
   row.corrected = ToQuality(json.at("corrected"));
-  rows_[{json.at("settings").get<std::string>(), json.at("seed").get<uint64_t>(), row.samples}] = std::move(row);
+  rows_[{json.at("settings").get<std::string>(), seed.get<uint64_t>(), row.samples}] = std::move(row);
 }
 
 const SweepRow* SweepJournal::Find(const ShiftOptions& options, int64_t samples) const {

@@ -43,6 +43,14 @@ bool PullUnnamed(const std::string& name, const CommonOptions& common) {
 
 }  // namespace
 
+void RefuseMissingTexts(std::initializer_list<std::string> lists) {
+  for (const std::string& list : lists) {
+    if (list.empty()) continue;
+    for (const std::string& name : TextsIn(list))
+      if (FindKnownText(name) == nullptr) ResolveText(name);
+  }
+}
+
 void PullMissingTexts(const std::string& list, const CommonOptions& common) {
   common.processes->FirstBeforeOthers([&] {
     bool all = true;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ namespace shiftrt {
 
 struct CommonOptions;
 
+// Throws Error for a text in these lists (TextsIn) that is neither there nor known by name. A command calls it before
+// it looks for the texts that the user has not named, so that a mistyped name is the first thing that it reports.
+void RefuseMissingTexts(std::initializer_list<std::string> lists);
 // Pulls the texts of a list (TextsIn) that are known by name, are not there and may be pulled.
 void PullMissingTexts(const std::string& list, const CommonOptions& common);
 // The calibration text that `given` (--calib) names, or else calibration.txt in the model's directory, or else C4's

@@ -92,13 +92,15 @@ std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
   history.gradient_norms = ReadVector<double>(file, "gradient_norms", DType::kFloat64, history.steps());
   const Json progress = ParseJson(Entry(file, "progress"), path_.string());
   try {
-    history.tokens = progress.at("tokens").get<int64_t>();
+    history.tokens = Integer(progress.at("tokens"));
     history.seconds = progress.at("seconds").get<double>();
     history.validation_seconds = progress.value("validation_seconds", 0.0);
     for (const Json& at : progress.at("validations"))
-      history.validations.push_back({at.at(0).get<int64_t>(), at.at(1).get<double>()});
+      history.validations.push_back({Integer(at.at(0)), at.at(1).get<double>()});
   } catch (const Json::exception& error) {
     Fail("{}: progress in its metadata: {}", path_.string(), JsonReason(error));
+  } catch (const Error& error) {
+    Fail("{}: progress in its metadata: {}", path_.string(), error.what());
   }
   Check(Entry(file, "checksum") == ChecksumOf(Entry(file, "settings") + Entry(file, "progress"), file.tensors()),
         "{}: the file is damaged: its checksum is not that of its contents. Delete it to begin again", path_.string());

@@ -43,6 +43,12 @@ DepthPlan TeacherPlan(const Model& model) {
 
 }  // namespace
 
+Context TrainingContext(Context context) {
+  if (context.products == Products::kAuto && context.device == Device::kCpu)
+    context.products = HasRoundedProducts(context.isa) ? Products::kBFloat16 : Products::kFloat32;
+  return context;
+}
+
 TrainingSettings SettingsOf(const FinetuneJob& job) {
   const auto& [trainable, training, loss, replacement] = job.options;
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
@@ -67,6 +73,7 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
       {"seed", text(training.seed)}};
   if (training.seconds > 0) settings.emplace_back("seconds", text(training.seconds));
   if (training.keep_best) settings.emplace_back("keep_best", "yes");
+  if (job.context.products == Products::kBFloat16) settings.emplace_back("products", Name(job.context.products));
   switch (trainable.method) {
     case Method::kLora:
       settings.emplace_back("lora.targets", fmt::format("{}", fmt::join(trainable.lora.targets, ",")));

@@ -22,6 +22,9 @@ struct FinetuneOptions {
   Replacement replacement;  // of Method::kReplacement
 };
 
+// The context with Products::kAuto replaced by what a training takes: kBFloat16 on a CPU that has rounded products.
+Context TrainingContext(Context context);
+
 // It holds references; its maker keeps the objects alive.
 struct FinetuneJob {
   const Context& context;

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Compares a step of LoRA fine-tuning in shiftrt and in PyTorch with peft: same model, shapes, threads and type.
+"""Compares a training step of shiftrt with PyTorch's: same model, shapes and threads.
 
-    pip install torch==2.6.0 transformers==5.23.0 peft
+    pip install torch==2.15.0 transformers==5.23.0 peft
     bench/rivals/finetune.py --shiftrt build/release/bin/shiftrt --model SmolLM2-135M-Instruct --rounds 3 --json result.json
+    bench/rivals/finetune.py ... --all --loss kl --batch 4 --length 256 --settings float32,autocast,autocast+compile
 
-Both train LoRA on all projections in float32 with AdamW, on random tokens: a batch of --batch sequences of --length tokens
-per step. Each round starts both programs, one after the other, and each takes one step that is not counted and then
---steps steps, because the speed of a shared machine drifts. The table gives the medians over the rounds, the median of the
-ratios of the rounds, and the peak resident memory of each process. PyTorch keeps all activations, its fastest way; with
---checkpointing it computes them again backwards, as shiftrt does.
+Both train with AdamW on random tokens, --batch sequences of --length tokens per step: LoRA on all projections, or with --all
+every parameter; with the cross entropy, or with the divergence from the original model, whose pass is part of the step. Each
+round starts shiftrt and then PyTorch in each of --settings, and each takes one step that is not counted and then --steps
+steps, because the speed of a shared machine drifts. The settings of PyTorch are joined by "+": float32 is its default,
+"autocast" computes products in bfloat16 (torch.autocast), "compile" uses torch.compile, and "checkpointing" computes
+activations again backwards. shiftrt runs with --products auto. The table has the medians over the rounds, the medians of the
+ratios of the rounds, and the peak resident memory of each process.
 """
 import argparse
 import json
@@ -28,50 +31,74 @@ def peak_bytes():
 
 def train(args):
     """Runs in one process of the rival; prints a line of JSON."""
-    import peft
     import torch
     import transformers
+    settings = args.worker.split("+")
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
-    if args.checkpointing:
+
+    def load():
+        return transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+
+    model = load()
+    teacher = load().eval().requires_grad_(False) if args.loss == "kl" else None
+    if "checkpointing" in settings:
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.config.use_cache = False
-    model = peft.get_peft_model(model, peft.LoraConfig(r=args.rank, lora_alpha=16, target_modules="all-linear"))
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    if not args.all:
+        import peft
+        versions["peft"] = peft.__version__
+        model = peft.get_peft_model(model, peft.LoraConfig(r=args.rank, lora_alpha=16, target_modules="all-linear"))
     model.train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
     tokens = torch.randint(0, model.config.vocab_size, (args.batch, args.length))
+
+    def loss():
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled="autocast" in settings):
+            if teacher is None:
+                return model(input_ids=tokens, labels=tokens).loss
+            with torch.no_grad():
+                target = torch.log_softmax(teacher(input_ids=tokens).logits[:, :-1].float(), -1)
+            own = torch.log_softmax(model(input_ids=tokens).logits[:, :-1].float(), -1)
+            return torch.nn.functional.kl_div(own.flatten(0, 1), target.flatten(0, 1), reduction="batchmean",
+                                              log_target=True)
+
+    if "compile" in settings:
+        loss = torch.compile(loss)
     seconds = []
     for _ in range(args.steps + 1):
         start = time.perf_counter()
-        model(input_ids=tokens, labels=tokens).loss.backward()
+        loss().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - start)
-    print(json.dumps({"seconds": statistics.median(seconds[1:]), "peak_resident_bytes": peak_bytes(),
-                      "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-                      "torch": torch.__version__, "peft": peft.__version__,
-                      "transformers": transformers.__version__}))
+    print(json.dumps({"seconds": statistics.median(seconds[1:]), "first_seconds": seconds[0],
+                      "peak_resident_bytes": peak_bytes(),
+                      "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad), **versions}))
 
 
-def run_theirs(args):
-    command = [sys.executable, __file__, "--worker", "--model", args.model]
+def run_theirs(args, settings):
+    command = [sys.executable, __file__, "--worker", settings, "--model", args.model, "--loss", args.loss]
     for name in ("threads", "rank", "batch", "length", "steps"):
         command += [f"--{name}", str(getattr(args, name))]
-    if args.checkpointing:
-        command.append("--checkpointing")
+    if args.all:
+        command.append("--all")
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(out.splitlines()[-1])
 
 
 def run_ours(args, scratch):
     result = scratch / "ours.json"
-    subprocess.run([args.shiftrt, "bench", "train", "--model", args.model, "--dtype", "float32", "--threads",
-                    str(args.threads), "--rank", str(args.rank), "--batch", str(args.batch), "--length",
-                    str(args.length), "--pass-tokens", str(args.pass_tokens), "--rounds", str(args.steps), "--quiet",
-                    "--json", result], check=True, stdout=subprocess.DEVNULL)
+    command = [args.shiftrt, "bench", "train", "--model", args.model, "--dtype", "float32", "--loss", args.loss, "--quiet",
+               "--products", args.products, "--rounds", str(args.steps), "--json", result]
+    for name in ("threads", "rank", "batch", "length", "pass_tokens"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    if args.all:
+        command.append("--all")
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return json.loads(result.read_text())
 
 
@@ -80,39 +107,44 @@ def main():
     parser.add_argument("--shiftrt")
     parser.add_argument("--model", required=True, help="a directory that both programs read")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--all", action="store_true", help="train every parameter instead of LoRA")
+    parser.add_argument("--loss", choices=["ce", "kl"], default="ce")
+    parser.add_argument("--products", default="auto", help="of shiftrt: auto, float32 or bfloat16")
+    parser.add_argument("--settings", default="float32", help="of PyTorch, with commas between them")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--pass-tokens", type=int, default=2048, help="of shiftrt: tokens of a pass")
     parser.add_argument("--steps", type=int, default=1, help="timed steps per round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--checkpointing", action="store_true", help="of PyTorch: activations are computed again")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         return train(args)
     from provenance import provenance
-    ours, theirs = [], []
+    names = args.settings.split(",")
+    runs = {"shiftrt": [], **{name: [] for name in names}}
     with tempfile.TemporaryDirectory() as scratch:
         for _ in range(args.rounds):
-            ours.append(run_ours(args, Path(scratch)))
-            theirs.append(run_theirs(args))
+            runs["shiftrt"].append(run_ours(args, Path(scratch)))
+            for name in names:
+                runs[name].append(run_theirs(args, name))
     tokens = args.batch * args.length
-    speed = [tokens / round_["seconds"] for round_ in ours], [tokens / round_["seconds"] for round_ in theirs]
-    memory = [max(r["peak_resident_bytes"] for r in rounds) for rounds in (ours, theirs)]
-    ratio = statistics.median(a / b for a, b in zip(*speed))
-    print(f"{'':<24}{'tokens/s':>10}{'peak MB':>10}")
-    for name, rates, peak in zip(("shiftrt", "PyTorch + peft"), speed, memory):
-        print(f"{name:<24}{statistics.median(rates):>10.1f}{peak / 1e6:>10.0f}")
-    print(f"{'ratio':<24}{ratio:>10.2f}{memory[0] / memory[1]:>10.2f}")
+    speed = {name: [tokens / one["seconds"] for one in all_] for name, all_ in runs.items()}
+    memory = {name: max(one["peak_resident_bytes"] for one in all_) for name, all_ in runs.items()}
+    ratio = {name: statistics.median(a / b for a, b in zip(speed["shiftrt"], speed[name])) for name in names}
+    print(f"{'':<34}{'tokens/s':>10}{'peak MB':>10}{'shiftrt is faster by':>22}{'memory':>8}")
+    for name in runs:
+        times = f"{ratio[name]:>22.2f}{memory['shiftrt'] / memory[name]:>8.2f}" if name in ratio else ""
+        label = name if name == "shiftrt" else f"PyTorch, {name}"
+        print(f"{label:<34}{statistics.median(speed[name]):>10.1f}{memory[name] / 1e6:>10.0f}{times}")
     if args.json:
         args.json.write_text(json.dumps(
-            {**provenance(), "model": Path(args.model).name, "threads": args.threads, "rank": args.rank,
-             "batch": args.batch, "length": args.length, "pass_tokens": args.pass_tokens,
-             "checkpointing": args.checkpointing, "shiftrt": ours, "torch": theirs,
-             "tokens_per_second": {"shiftrt": speed[0], "torch": speed[1]}, "ratio": ratio,
-             "peak_resident_bytes": {"shiftrt": memory[0], "torch": memory[1]}}, indent=2) + "\n")
+            {**provenance(), "model": Path(args.model).name, "threads": args.threads, "all": args.all, "loss": args.loss,
+             "products": args.products, "rank": args.rank, "batch": args.batch, "length": args.length,
+             "pass_tokens": args.pass_tokens, "runs": runs, "tokens_per_second": speed, "ratio": ratio,
+             "peak_resident_bytes": memory}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace shiftrt {
@@ -19,6 +20,22 @@ std::shared_ptr<Processes> JoinProcesses();
 
 struct Context;
 
+/// How precise the operands of products with weights are on a CPU. The sums are float32 in any case. Products of
+/// bfloat16 numbers need AVX512-BF16 or AMX, and take about half the time of float32's there, or less. A GPU's products
+/// do not depend on it (docs/gpu.md).
+enum class Products : uint8_t {
+  kAuto,      ///< "auto": bfloat16 in Finetune() where the CPU has instructions for it; float32 in everything else
+  kFloat32,   ///< "float32": activations are not rounded, and weights are as stored
+  kBFloat16,  ///< "bfloat16": activations, gradients and weights are rounded to bfloat16 before they are multiplied
+};
+/// \param products one of them
+/// \return its word
+const char* Name(Products products);
+/// \param name "auto", "float32" or "bfloat16"
+/// \return the precision
+/// \throws UsageError for another word
+Products ParseProducts(const std::string& name);
+
 /// What a computation may use of the machine. The defaults are all cores that the process may use, and no GPU.
 ///
 /// The results on a CPU depend on the number of threads in their last bits only, and not on what other threads of the
@@ -32,6 +49,9 @@ struct Resources {
   /// Indices of the GPUs to use; empty: none. The first one runs the model, the others take a share of calibration
   /// passes. A GPU that does not exist, or a library built without CUDA, is a UsageError of the field "gpus".
   std::vector<int> gpus = {};
+  /// Precision of products with weights on the CPU. kBFloat16 is a UsageError of the field "products" where the CPU has
+  /// no instructions for it, or the instruction set was lowered.
+  Products products = Products::kAuto;
   /// Processes that share the work with this one (JoinProcesses()); null: this process alone.
   std::shared_ptr<Processes> processes = {};
   /// What Prepare() made of the other fields; null: each call prepares for itself.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "shiftrt/blocks.h"
+#include "shiftrt/chat.h"
 #include "shiftrt/compare.h"
 #include "shiftrt/error.h"
 #include "shiftrt/evaluate.h"

@@ -147,7 +147,7 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   }
   const bool add = accumulate || !wide_bias.empty() || x.cols == 0;
   if (add) Initialise(context, wide_bias, accumulate, y);
-  const BlockProduct& product = ProductFor(context.isa, w.dtype);
+  const BlockProduct& product = ProductFor(context, w.dtype);
   Blocked(context, LeftRows{product, x}, RightRows{product, w}, x.cols, add, y);
 }
 
@@ -165,8 +165,9 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
     });
     return;
   }
-  Blocked(context, LeftRows{body.product, x}, RightColumns{body.product, b.data, DType::kFloat32, b.stride}, x.cols,
-          accumulate, y);
+  const BlockProduct& product = ProductFor(context, DType::kFloat32);
+  Blocked(context, LeftRows{product, x}, RightColumns{product, b.data, DType::kFloat32, b.stride}, x.cols, accumulate,
+          y);
 }
 
 void MatMulInputGradient(const Context& context, MatrixView<const float> dy, const TensorView& w, bool accumulate,
@@ -176,7 +177,7 @@ void MatMulInputGradient(const Context& context, MatrixView<const float> dy, con
         "gradient of the input ({}, {}) from dy ({}, {}) and W [{}] does not fit", dx.rows, dx.cols, dy.rows, dy.cols,
         fmt::join(w.shape, ", "));
   if (dy.cols == 0) Initialise(context, {}, accumulate, dx);
-  const BlockProduct& product = ProductFor(context.isa, w.dtype);
+  const BlockProduct& product = ProductFor(context, w.dtype);
   Blocked(context, LeftRows{product, dy}, RightColumns{product, w.data, w.dtype, w.cols()}, dy.cols, accumulate, dx);
 }
 
@@ -187,15 +188,15 @@ void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, Ma
         x.rows, x.cols);
   if (dw.cols < dw.rows && dw.cols <= kFewColumns && x.rows > 0) {
     const Matrix<float> turned(dw.cols, dw.rows);
-    const BlockProduct& product = BodyFor(context.isa).product;
+    const BlockProduct& product = ProductFor(context, DType::kFloat32);
     Blocked(context, LeftColumns{product, x}, RightColumns{product, dy.data, DType::kFloat32, dy.stride}, x.rows, false,
             turned.view());
     for (int64_t i = 0; i < dw.rows; ++i)
       for (int64_t j = 0; j < dw.cols; ++j) dw(i, j) += turned(j, i);
     return;
   }
-  const BlockProduct& product =
-      context.isa == Isa::kAmx && dw.rows >= kManyRows ? kAmxFloat32Product : BodyFor(context.isa).product;
+  const bool three_parts = context.isa == Isa::kAmx && context.products == Products::kFloat32 && dw.rows >= kManyRows;
+  const BlockProduct& product = three_parts ? kAmxFloat32Product : ProductFor(context, DType::kFloat32);
   Blocked(context, LeftColumns{product, dy}, RightColumns{product, x.data, DType::kFloat32, x.stride}, x.rows, true,
           dw);
 }

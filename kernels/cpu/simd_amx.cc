@@ -60,4 +60,5 @@ namespace shiftrt {
 extern const BlockProduct kAmxBFloat16Product = MakeTileProduct<AmxTiles, BFloat16>();
 extern const BlockProduct kAmxFloat16Product = MakeTileProduct<AmxTiles, Float16>();
 extern const BlockProduct kAmxFloat32Product = MakeTileProduct<AmxTiles, float>();
+extern const BlockProduct kAmxRoundedProduct = MakeRoundedTileProduct<AmxTiles>();
 }  // namespace shiftrt

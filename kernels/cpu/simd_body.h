@@ -120,11 +120,17 @@ extern const BlockProduct kAmxFloat16Product;
 // of that operand meets many rows.
 extern const BlockProduct kAmxFloat32Product;
 
-// The product for weights as stored.
-inline const BlockProduct& ProductFor(Isa isa, DType weights) {
-  if (isa == Isa::kAmx && weights == DType::kBFloat16) return kAmxBFloat16Product;
-  if (isa == Isa::kAmx && weights == DType::kFloat16) return kAmxFloat16Product;
-  return BodyFor(isa).product;
+// Products of operands that are rounded to bfloat16, for a right operand of any stored type.
+extern const BlockProduct kAvx512RoundedProduct;
+extern const BlockProduct kAmxRoundedProduct;
+
+// The product for a right operand as stored.
+inline const BlockProduct& ProductFor(const Context& context, DType right) {
+  if (context.products == Products::kBFloat16)
+    return context.isa == Isa::kAmx ? kAmxRoundedProduct : kAvx512RoundedProduct;
+  if (context.isa == Isa::kAmx && right == DType::kBFloat16) return kAmxBFloat16Product;
+  if (context.isa == Isa::kAmx && right == DType::kFloat16) return kAmxFloat16Product;
+  return BodyFor(context.isa).product;
 }
 
 }  // namespace shiftrt

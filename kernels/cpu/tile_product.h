@@ -6,33 +6,24 @@
 //
 // Each part is at most 2^-8 of the one before. Products of parts whose numbers, counted from 0, add up to more than 2
 // are left out: each is at most 2^-24 of the whole.
+//
+// Rounded products (kernels/matmul.h) have one part of each operand, which is rounded to it.
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
 
-#include "kernels/cpu/lanes512.h"
+#include "kernels/cpu/bfloat16_words.h"
 
 namespace shiftrt {
 namespace {
 
-constexpr int kParts = 3;
-constexpr int64_t kTileSide = 16;                     // rows of a tile, and float32 columns of a tile of sums
-constexpr int64_t kStep = 32;                         // elements of k per pair of tiles
+constexpr int kParts = 3;                             // of a float32
+constexpr int64_t kTileSide = kLanes;                 // rows of a tile, and float32 columns of a tile of sums
 constexpr int64_t kTileElements = kTileSide * kStep;  // of bfloat16
 // A panel of W with one part takes 36 KiB of the 48 KiB of the first-level cache, and the rows of x that are packed at
 // a time 864 KiB of the 2 MiB of the second. Measured: fewer passes over y are worth more than a smaller panel.
 constexpr int64_t kPanelDepth = 576;  // over all parts
 constexpr int64_t kPackedRows = 256;  // of W with one part: the depth of a panel is divided by their number
-
-using Words = uint16_t __attribute__((vector_size(64)));
-using Bits = uint32_t __attribute__((vector_size(64)));
-
-// The upper halves of the 32 lanes of two vectors.
-inline Words UpperHalves(Bits low, Bits high) {
-  return __builtin_shufflevector((Words)low, (Words)high, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33,
-                                 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63);
-}
 
 // x = parts[0] + parts[1] + parts[2] exactly, each with the 8 significant bits of bfloat16 and rounded to nearest. An
 // infinity is a first part alone. A NaN is one in some part. Values so large that they would round to infinity are
@@ -45,26 +36,24 @@ inline void Split(SixteenFloats x, Bits (&parts)[kParts]) {
   parts[2] = (Bits)(rest - (SixteenFloats)parts[1]);
 }
 
-// Loads 32 elements; only the first `count` are read, and the others are 0.
-template <typename T>
-inline void LoadStep(const T* from, int64_t count, SixteenFloats (&x)[2]) {
-  T ends[kStep] = {};
-  if (count < kStep) {
-    std::copy_n(from, count, ends);
-    from = ends;
+// The first kCount parts of x, or the rounded x if kCount is 1.
+template <int kCount>
+inline void SplitInto(SixteenFloats x, Bits (&parts)[kParts]) {
+  if constexpr (kCount == 1) {
+    parts[0] = Rounded(x);
+  } else {
+    Split(x, parts);
   }
-  x[0] = Lanes512::Load(from);
-  x[1] = Lanes512::Load(from + kTileSide);
 }
 
-// The first kCount parts of 32 elements.
+// The parts of 32 elements.
 template <int kCount, typename T>
 inline void LoadParts(const T* from, int64_t count, Words (&parts)[kCount]) {
   SixteenFloats x[2];
   LoadStep(from, count, x);
   Bits low[kParts], high[kParts];
-  Split(x[0], low);
-  Split(x[1], high);
+  SplitInto<kCount>(x[0], low);
+  SplitInto<kCount>(x[1], high);
   for (int part = 0; part < kCount; ++part) parts[part] = UpperHalves(low[part], high[part]);
 }
 
@@ -78,36 +67,27 @@ inline void LoadParts(const BFloat16* from, int64_t count, Words (&parts)[1]) {
 }
 
 // Packs rows of x as packed[step][part][row][k within the step].
-inline void PackTileRows(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
+template <int kCount>
+void PackTileRows(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
   auto* out = static_cast<uint16_t*>(packed);
-  for (int64_t k = 0; k < depth; k += kStep, out += kParts * kTileElements) {
+  for (int64_t k = 0; k < depth; k += kStep, out += kCount * kTileElements) {
     for (int64_t i = 0; i < kTileSide; ++i) {
-      Words parts[kParts] = {};
+      Words parts[kCount] = {};
       if (i < rows) LoadParts(x + i * stride + k, depth - k, parts);
       // The next rows are packed next.
       for (int64_t line = 0; line < kStep; line += kTileSide)
         __builtin_prefetch(x + (i + kTileSide) * stride + k + line);
-      for (int part = 0; part < kParts; ++part)
+      for (int part = 0; part < kCount; ++part)
         std::memcpy(out + part * kTileElements + i * kStep, &parts[part], sizeof parts[part]);
     }
   }
 }
 
-// Loads 16 elements; only the first `count` are read, and the others are 0.
-template <typename T>
-inline SixteenFloats LoadColumns(const T* from, int64_t count) {
-  T ends[kTileSide] = {};
-  if (count < kTileSide) {
-    std::copy_n(from, std::max<int64_t>(0, count), ends);
-    from = ends;
-  }
-  return Lanes512::Load(from);
-}
-
 // Packs columns of x in the layout of PackTileRows.
-inline void PackTileColumns(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
+template <int kCount>
+void PackTileColumns(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
   auto* out = static_cast<uint16_t*>(packed);
-  for (int64_t k = 0; k < depth; k += kStep, out += kParts * kTileElements) {
+  for (int64_t k = 0; k < depth; k += kStep, out += kCount * kTileElements) {
     SixteenFloats halves[2][kTileSide] = {};
     for (int half = 0; half < 2; ++half) {
       const int64_t first = k + half * kTileSide;
@@ -117,9 +97,9 @@ inline void PackTileColumns(const float* x, int64_t stride, int64_t rows, int64_
     }
     for (int64_t i = 0; i < kTileSide; ++i) {
       Bits low[kParts], high[kParts];
-      Split(halves[0][i], low);
-      Split(halves[1][i], high);
-      for (int part = 0; part < kParts; ++part) {
+      SplitInto<kCount>(halves[0][i], low);
+      SplitInto<kCount>(halves[1][i], high);
+      for (int part = 0; part < kCount; ++part) {
         const Words words = UpperHalves(low[part], high[part]);
         std::memcpy(out + part * kTileElements + i * kStep, &words, sizeof words);
       }
@@ -130,7 +110,7 @@ inline void PackTileColumns(const float* x, int64_t stride, int64_t rows, int64_
 // Packs columns as packed[step][part][half of the columns][pair of k][column][k within the pair].
 template <int kCount, typename T>
 void PackTilePanelOf(const T* w, int64_t stride, int64_t cols, int64_t depth, uint16_t* out) {
-  for (int64_t k = 0; k < depth; k += kStep, out += 2 * kCount * kTileElements) {
+  for (int64_t k = 0; k < depth; k += kStep, out += 2 * kTileElements * kCount) {
     for (int half = 0; half < 2; ++half) {
       SixteenInts pairs[kCount][kTileSide];
       for (int64_t j = 0; j < kTileSide; ++j) {
@@ -161,7 +141,7 @@ void PackTilePanel(const void* w, DType, int64_t stride, int64_t cols, int64_t d
 // Packs columns of b in the layout of PackTilePanelOf.
 template <int kCount, typename T>
 void PackTileRightOf(const T* b, int64_t stride, int64_t cols, int64_t depth, uint16_t* out) {
-  for (int64_t k = 0; k < depth; k += kStep, out += 2 * kCount * kTileElements) {
+  for (int64_t k = 0; k < depth; k += kStep, out += 2 * kTileElements * kCount) {
     for (int64_t pair = 0; pair < kTileSide; ++pair) {
       const int64_t even = k + 2 * pair, odd = even + 1;
       for (int half = 0; half < 2; ++half) {
@@ -171,9 +151,9 @@ void PackTileRightOf(const T* b, int64_t stride, int64_t cols, int64_t depth, ui
         if (even < depth) low = LoadColumns(from + even * stride, count);
         if (odd < depth) high = LoadColumns(from + odd * stride, count);
         Bits low_parts[kParts] = {(Bits)low}, high_parts[kParts] = {(Bits)high};
-        if constexpr (kCount > 1) {
-          Split(low, low_parts);
-          Split(high, high_parts);
+        if constexpr (!std::is_same_v<T, BFloat16>) {
+          SplitInto<kCount>(low, low_parts);
+          SplitInto<kCount>(high, high_parts);
         }
         for (int part = 0; part < kCount; ++part) {
           const Bits both = low_parts[part] >> 16 | (high_parts[part] & 0xffff0000u);
@@ -210,10 +190,10 @@ inline void AddTile(const Tiles& tiles, int64_t rows, int64_t cols, bool accumul
 }
 
 // One or two tiles of rows times two tiles of columns: tiles 0 to 3 hold the sums, 4 and 5 parts of x, 6 and 7 of W.
-template <typename Tiles, int kRowTiles, int kWParts>
+template <typename Tiles, int kRowTiles, int kXParts, int kWParts>
 inline void MultiplyTilePair(Tiles& tiles, const PackedBlock& block, int64_t first, bool accumulate, float* y,
                              int64_t stride) {
-  const int64_t steps = (block.depth + kStep - 1) / kStep, tile_row = steps * kParts * kTileElements;
+  const int64_t steps = (block.depth + kStep - 1) / kStep, tile_row = steps * kXParts * kTileElements;
   const auto* x = static_cast<const uint16_t*>(block.x) + first / kTileSide * tile_row;
   const auto* w = static_cast<const uint16_t*>(block.w);
   tiles.template Zero<0>();
@@ -227,7 +207,7 @@ inline void MultiplyTilePair(Tiles& tiles, const PackedBlock& block, int64_t fir
   // The next panel of W arrives in the second-level cache while all rows of x are multiplied.
   const int64_t next_begin = first * block.next_rows / block.rows,
                 next_end = std::min(first + kRowTiles * kTileSide, block.rows) * block.next_rows / block.rows;
-  for (int64_t step = 0; step < steps; ++step, x += kParts * kTileElements) {
+  for (int64_t step = 0; step < steps; ++step, x += kXParts * kTileElements) {
     for (int64_t row = step * rows_per_step; row < std::min(present, (step + 1) * rows_per_step); ++row)
       for (int64_t at = 0; at < block.cols; at += kTileSide) __builtin_prefetch(out + row * stride + at, 1);
     for (int64_t row = next_begin; step * kCacheLine < block.next_bytes && row < next_end; ++row)
@@ -237,7 +217,7 @@ inline void MultiplyTilePair(Tiles& tiles, const PackedBlock& block, int64_t fir
       tiles.template Load<6>(w);
       tiles.template Load<7>(w + kTileElements);
 #pragma GCC unroll 3
-      for (int part = 0; part + w_part < kParts; ++part) {
+      for (int part = 0; part + w_part < kXParts; ++part) {
         tiles.template Load<4>(x + part * kTileElements);
         tiles.template MultiplyAdd<0, 4, 6>();
         tiles.template MultiplyAdd<1, 4, 7>();
@@ -258,14 +238,14 @@ inline void MultiplyTilePair(Tiles& tiles, const PackedBlock& block, int64_t fir
   }
 }
 
-template <typename Tiles, typename T>
+template <typename Tiles, int kXParts, int kWParts>
 void MultiplyTiles(const PackedBlock& block, bool accumulate, float* y, int64_t stride) {
   Tiles tiles;
   for (int64_t i = 0; i < block.rows; i += 2 * kTileSide) {
     if (block.rows - i > kTileSide) {
-      MultiplyTilePair<Tiles, 2, kPartsOf<T>>(tiles, block, i, accumulate, y, stride);
+      MultiplyTilePair<Tiles, 2, kXParts, kWParts>(tiles, block, i, accumulate, y, stride);
     } else {
-      MultiplyTilePair<Tiles, 1, kPartsOf<T>>(tiles, block, i, accumulate, y, stride);
+      MultiplyTilePair<Tiles, 1, kXParts, kWParts>(tiles, block, i, accumulate, y, stride);
     }
   }
 }
@@ -280,11 +260,46 @@ constexpr BlockProduct MakeTileProduct() {
           .max_depth = kPanelDepth / kPartsOf<T>,
           .step = kStep,
           .x_bytes = kParts * sizeof(BFloat16),
-          .pack_rows = &PackTileRows,
-          .pack_columns = &PackTileColumns,
+          .pack_rows = &PackTileRows<kParts>,
+          .pack_columns = &PackTileColumns<kParts>,
           .pack_panel = &PackTilePanel<T>,
           .pack_right = &PackTileRight<T>,
-          .multiply = &MultiplyTiles<Tiles, T>};
+          .multiply = &MultiplyTiles<Tiles, kParts, kPartsOf<T>>};
+}
+
+// Packs the one part of each element for a rounded product.
+inline void PackRoundedPanel(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
+  auto* const out = static_cast<uint16_t*>(packed);
+  switch (dtype) {
+    case DType::kBFloat16: return PackTilePanelOf<1>(static_cast<const BFloat16*>(w), stride, cols, depth, out);
+    case DType::kFloat16: return PackTilePanelOf<1>(static_cast<const Float16*>(w), stride, cols, depth, out);
+    default: return PackTilePanelOf<1>(static_cast<const float*>(w), stride, cols, depth, out);
+  }
+}
+
+inline void PackRoundedRight(const void* b, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
+  auto* const out = static_cast<uint16_t*>(packed);
+  switch (dtype) {
+    case DType::kBFloat16: return PackTileRightOf<1>(static_cast<const BFloat16*>(b), stride, cols, depth, out);
+    case DType::kFloat16: return PackTileRightOf<1>(static_cast<const Float16*>(b), stride, cols, depth, out);
+    default: return PackTileRightOf<1>(static_cast<const float*>(b), stride, cols, depth, out);
+  }
+}
+
+// The rounded product, for a right operand of any type.
+template <typename Tiles>
+constexpr BlockProduct MakeRoundedTileProduct() {
+  return {.tile_rows = kTileSide,
+          .tile_cols = 2 * kTileSide,
+          .max_rows = kPackedRows * kParts,  // of one part each
+          .max_depth = kPanelDepth,
+          .step = kStep,
+          .x_bytes = sizeof(BFloat16),
+          .pack_rows = &PackTileRows<1>,
+          .pack_columns = &PackTileColumns<1>,
+          .pack_panel = &PackRoundedPanel,
+          .pack_right = &PackRoundedRight,
+          .multiply = &MultiplyTiles<Tiles, 1, 1>};
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ import os as _os
 _os.environ.setdefault("SHIFTRT_DEMO", _os.path.join(_os.path.dirname(__file__), "demo"))
 
 from . import _native
-from ._model import Model, Repair, open, pull
-from ._results import Evaluation, Finetuned, Generation, Perplexity, TaskResult
+from ._model import Model, Repair, open, pull, tasks
+from ._results import Evaluation, Finetuned, Generation, Perplexity, Step, Task, TaskResult
 from ._transformers import from_transformers
 from .errors import Error, OutOfMemory, UsageError
 
@@ -23,5 +23,5 @@ __version__ = _native.version()
 criteria, corrections, recipes, export_formats = (_native.criteria, _native.corrections, _native.recipes,
                                                   _native.export_formats)
 
-__all__ = ["Error", "Evaluation", "Finetuned", "Generation", "Model", "OutOfMemory", "Perplexity", "Repair", "TaskResult",
-           "UsageError", "corrections", "criteria", "export_formats", "from_transformers", "open", "pull", "recipes"]
+__all__ = ["Error", "Evaluation", "Finetuned", "Generation", "Model", "OutOfMemory", "Perplexity", "Repair", "Step", "Task",
+           "TaskResult", "UsageError", "corrections", "criteria", "export_formats", "from_transformers", "open", "pull", "recipes", "tasks"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import hashlib
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any, Union
 import numpy as np
 
 from . import _installed, _native
-from ._results import Evaluation, Finetuned, Generation, Perplexity, Table, TaskResult
+from ._results import Evaluation, Finetuned, Generation, Perplexity, Step, Table, Task, TaskResult
 from .errors import UsageError
 
 # A text: the name of a file or a known name ("c4"), or the texts themselves as a list of str.
@@ -34,10 +35,14 @@ class _Bar:
         now = time.monotonic()
         if now - self.shown > 0.1:
             self.shown = now
-            print(f"\r{self.phase}: {self.done} of {self.total}", end="", file=sys.stderr, flush=True)
+            self.show("")
 
     def end(self) -> None:
-        print(f"\r{self.phase}: {self.done} of {self.total}", file=sys.stderr, flush=True)
+        self.show("\n")
+
+    def show(self, end: str) -> None:
+        total = f" of {self.total}" if self.total else ""  # there is none of a training for a given time
+        print(f"\r{self.phase}: {self.done}{total}", end=end, file=sys.stderr, flush=True)
 
 
 class _Calls:
@@ -56,6 +61,24 @@ class _Calls:
 
     def end(self) -> None:
         pass
+
+
+class _Steps:
+    """Hands the steps of a training to an object with the methods of progress."""
+
+    def __init__(self, listener):
+        self.listener, self.done = listener, 0
+
+    def __call__(self, step: Step) -> None:
+        if self.done == 0:
+            self.listener.begin("recover", step.total)
+        if step.done > self.done:
+            self.listener.advance(step.done - self.done)
+        self.done = step.done
+
+    def end(self) -> None:
+        if self.done:
+            self.listener.end()
 
 
 def _listener(progress):
@@ -80,6 +103,14 @@ def _text_file(text, form: str):
         yield name
 
 
+def _checkpoint(keep, *settings) -> dict[str, str]:
+    """The setting that names the file in `keep` for the state of a training with these settings."""
+    if not keep:
+        return {}
+    named = [value if value is None or isinstance(value, (str, os.PathLike)) else list(value) for value in settings]
+    return {"checkpoint": os.path.join(keep, hashlib.sha256(repr(named).encode()).hexdigest()[:16] + ".checkpoint")}
+
+
 def _word(value) -> str:
     """A setting in the words of the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -98,7 +129,7 @@ def _gpus(device: str) -> list[int]:
 
 
 def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memory: int = 0, weights: str = "as-stored",
-         check_finite: bool = False, lora: str | os.PathLike = "", progress=None) -> Model:
+         check_finite: bool = False, lora: str | os.PathLike = "", products: str = "auto", progress=None) -> Model:
     """Opens a model.
 
     Args:
@@ -111,6 +142,8 @@ def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memo
         weights: their type in memory: "as-stored", "float32", "float16" or "bfloat16".
         check_finite: read all weights and refuse infinities and NaN.
         lora: a directory with a LoRA adapter of peft for this model, which is merged into its weights.
+        products: the precision of products on a CPU: "float32", "bfloat16" (with AVX512-BF16 or AMX), or "auto", which is bfloat16 in
+            trainings on such a CPU and float32 in everything else.
         progress: True shows the progress on stderr; a function receives it as (phase, done, total), and an object by its methods
             begin(phase, total), advance(count) and end().
 
@@ -122,7 +155,7 @@ def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memo
     if gpus:
         for library in _installed.cuda_libraries():
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # dlopen() of its name then finds it
-    resources = _native.Resources(threads, memory, gpus)
+    resources = _native.Resources(threads, memory, gpus, products)
     handle = _native.open(os.fspath(name), weights, check_finite, os.fspath(lora), _listener(progress))
     return Model(handle, resources)
 
@@ -143,6 +176,11 @@ def pull(name: str, *, dataset: bool = False, include: Sequence[str] = (), exclu
         The directory of each repository.
     """
     return dict(_native.pull(name, dataset, list(include), list(exclude), verify))
+
+
+def tasks() -> list[Task]:
+    """The tasks that `Model.evaluate` can name."""
+    return [Task(*task) for task in _native.tasks()]
 
 
 def _evaluate(models: dict[str, Model], tasks, data, shots, limit, progress) -> Evaluation:
@@ -249,6 +287,33 @@ class Model:
         """Token ids of a text, preceded by the beginning-of-sequence token if the model's tokenizer adds one."""
         return self._handle.encode(text)
 
+    def encode_message(self, message: str, system: str = "") -> list[int]:
+        """Token ids of the first message of a conversation with an instruct model, up to where its reply begins.
+
+        Args:
+            message: the user's message.
+            system: the system's message; by default there is none.
+
+        Raises:
+            Error: the model has no chat template.
+        """
+        return self.encode_chat([("system", system)] * bool(system) + [("user", message)])
+
+    def encode_chat(self, messages: Iterable[dict[str, str] | tuple[str, str]]) -> list[int]:
+        """Token ids of a conversation with an instruct model, as its chat template says, up to where its next reply begins.
+
+        `generate` continues them: the result's text is the reply.
+
+        Args:
+            messages: as transformers has them, {"role": "user", "content": "..."}, or (role, content) pairs. The roles are "system",
+                "user" and "assistant".
+
+        Raises:
+            Error: the model has no chat template, or the template refuses the conversation.
+        """
+        pairs = [(message["role"], message["content"]) if isinstance(message, dict) else tuple(message) for message in messages]
+        return self._handle.encode_chat(pairs)
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, without special tokens."""
         return self._handle.decode(self._ids(ids))
@@ -262,7 +327,8 @@ class Model:
         return self._derived(self._handle.without([str(part) for part in parts]))
 
     def repair(self, prune: str | Sequence[int | str] | None = None, *, recipe: str | None = None, text: Text | None = None,
-               samples: int | None = None, tokens: int | None = None, progress=None, keep: str | os.PathLike = "", **settings) -> Repair:
+               samples: int | None = None, tokens: int | None = None, recover: str = "", recover_text: Text | None = None,
+               progress=None, keep: str | os.PathLike = "", **settings) -> Repair:
         """Removes blocks and repairs the model without training.
 
         Args:
@@ -273,14 +339,18 @@ class Model:
                 By default the file calibration.txt beside the model.
             samples: samples of the text, by default 256; an eighth of them is held out.
             tokens: tokens of a sample, by default 512; at most the positions of the model.
+            recover: train the repaired model for so long, "30min" or "tokens=1M", with the original one as the teacher: all kept
+                blocks, the adapters and the head, as `run --recover` of the command. By default it is not trained.
+            recover_text: text to learn from in that training; by default all of `text`. Several names with commas between them are
+                mixed.
             progress: as of `open`.
-            keep: a directory in which the selection and the fit are kept, so that the same call takes them from there after an
-                interruption.
+            keep: a directory in which the selection, the fit and the state of the training are kept, so that the same call takes them
+                from there after an interruption.
             **settings: correction, rank, lambda_ (for lambda), penalize_bias, factorization, mode, weighting, span, gate, heal,
                 merge and seed, in the words of the command line; they override those of the recipe.
 
         Returns:
-            The repaired model as `corrected`, the model without a repair as `pruned`, and the report.
+            The repaired model as `corrected`, the model without a repair as `pruned`, the trained one as `recovered`, and the report.
 
         Raises:
             UsageError: a setting that makes no sense; `field` is its name.
@@ -291,13 +361,26 @@ class Model:
             raise UsageError(f'prune: {prune} has no criterion; write "bi:{prune}", or a list of layers')
         if prune is not None:
             words["prune"] = prune if isinstance(prune, str) else "layers=" + ",".join(map(str, prune))
+        if recover:
+            _native.check_budget(recover)  # an error in it is reported before any work
+        elif recover_text is not None:
+            raise UsageError("recover_text: it goes with recover")
         if text is None and (samples or tokens):
             text = os.path.join(self.directory, "calibration.txt")
+        listener = _listener(progress)
         with _text_file(text, "jsonl") as file:
             if file:
                 words["text"] = f"{file}:{samples or 256}x{tokens or 512}"
-            made = _native.repair(self._handle, recipe or "", words, self._resources, _listener(progress), os.fspath(keep))
-        return Repair(self, *(None if handle is None else self._derived(handle) for handle in made))
+            made = _native.repair(self._handle, recipe or "", words, self._resources, listener, os.fspath(keep))
+            repair = Repair(self, *(None if handle is None else self._derived(handle) for handle in made))
+            if recover:
+                steps = listener and _Steps(listener)
+                repair.recovery = (repair.merged or repair.corrected).finetune(
+                    preset="recover", budget=recover, text=recover_text or file or None, seed=int(words.get("seed", 0)), progress=steps,
+                    **_checkpoint(keep, recover, text, recover_text))
+                if steps:
+                    steps.end()
+        return repair
 
     def perplexity(self, text: Text, *, protocol: str = "gptq", tokens: int = 0, progress=None) -> Perplexity:
         """Measures perplexity over disjoint windows of a text.
@@ -426,26 +509,31 @@ class Model:
             method: by default "lora", or as the preset says: "lora" (low-rank changes of projections), "partial" (all
                 tensors of some blocks), "adapters" (the adapters alone) or "replacement" (one block in the place of each run of
                 removed blocks).
-            preset: "recover": the settings that recover what a repaired model has lost; others override them.
+            preset: "recover": the settings that recover what a repaired model has lost, with adapters if the model has any; others
+                override them. It reads the text once, unless `epochs`, `steps` or `budget` is given.
             text: text to learn from, as of `repair`.
             validation_text: text for the held-out sequences; by default part of `text`.
-            progress: True shows steps and losses on stderr; a callable receives (steps done, all steps, last loss).
+            progress: True shows steps and losses on stderr; a callable receives a `Step` after each, and once more after a validation.
             **settings: the fields of FinetuneSettings in include/shiftrt/finetune.h, and those of its `lora`, by name: rate, steps,
                 epochs, budget ("30min", "tokens=1M"), batch, length, samples, rank, alpha, dropout, targets, layers, loss, seed,
                 checkpoint, ...
         """
-        step = progress or None
-        if progress is True:
-            def step(done, steps, loss):
-                total = f" of {steps}" if steps else ""  # there is none of a training for a given time
-                print(f"\rstep {done}{total}: loss {loss:.4f}", end="\n" if done == steps else "", file=sys.stderr, flush=True)
+        def show(step: Step):
+            total = f" of {step.total}" if step.total else ""  # there is none of a training for a given time
+            print(f"\rstep {step.done}{total}: loss {step.loss:.4f}", end="\n" if step.done == step.total else "", file=sys.stderr,
+                  flush=True)
+
+        listener = show if progress is True else progress
         if preset not in ("", "recover"):
             raise UsageError(f'preset: "{preset}" is not "recover"')
         values = dict(settings) if method is None else {"method": method, **settings}
         with _text_file(text, "jsonl") as file, _text_file(validation_text, "jsonl") as held_out:
             values.update({name: value for name, value in (("text", file), ("validation_text", held_out)) if value})
-            handle, *rest = _native.finetune(self._handle, values, preset == "recover", self._resources, step)
-        return Finetuned(self._derived(handle), *rest)
+            handle, trained, losses, norms, validations, *rest = _native.finetune(
+                self._handle, values, preset == "recover", self._resources, listener and (lambda *step: listener(Step(*step))))
+        measured = dict(validations)
+        steps = [Step(i, len(losses), loss, norm, measured.get(i)) for i, (loss, norm) in enumerate(zip(losses, norms), 1)]
+        return Finetuned(self._derived(handle), trained, steps, validations, *rest)
 
     def export(self, format: str, directory: str | os.PathLike, *, shard_bytes: int = 5_000_000_000, q8_0: bool = False,
                base_name: str = "", progress=None) -> list[str]:
@@ -499,15 +587,23 @@ class Repair(Table):
         pruned: it without the removed layers, and without a repair.
         corrected: it with the repair.
         merged: it with neighbouring adapters merged, where the recipe asks for that; else None.
+        recovery: the training of the last of them, where `recover` asked for one; else None.
     """
 
     def __init__(self, original: Model, pruned: Model, corrected: Model, merged: Model | None):
         self.original, self.pruned, self.corrected, self.merged = original, pruned, corrected, merged
+        self.recovery: Finetuned | None = None
+
+    @property
+    def recovered(self) -> Model | None:
+        """The model that `recover` has trained; else None."""
+        return None if self.recovery is None else self.recovery.model
 
     @property
     def models(self) -> dict[str, Model]:
         """The variants by name."""
-        models = {"original": self.original, "pruned": self.pruned, "corrected": self.corrected, "merged": self.merged}
+        models = {"original": self.original, "pruned": self.pruned, "corrected": self.corrected, "merged": self.merged,
+                  "recovered": self.recovered}
         return {name: model for name, model in models.items() if model is not None}
 
     @property

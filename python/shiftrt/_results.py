@@ -139,6 +139,42 @@ class Evaluation(Table):
         return "", ["task", "metric", "items"] + models, rows
 
 
+@dataclass(frozen=True)
+class Step:
+    """One step of a training.
+
+    Attributes:
+        done: steps done, this one included.
+        total: all steps; 0 while a training for a given time runs.
+        loss: mean over its tokens before it was taken, in nats per token.
+        gradient_norm: norm of its gradient, before clipping.
+        validation: the loss on held-out text after it, in nats per token; None where none was measured.
+    """
+
+    done: int
+    total: int
+    loss: float
+    gradient_norm: float
+    validation: float | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that `Model.evaluate` can name.
+
+    Attributes:
+        name: as it is given.
+        title: as people write it.
+        items: items in the whole data set.
+        quoted: the name of the metric that is quoted for it.
+    """
+
+    name: str
+    title: str
+    items: int
+    quoted: str
+
+
 @dataclass(frozen=True, repr=False)
 class Finetuned(Table):
     """A trained model and how the training went.
@@ -146,8 +182,8 @@ class Finetuned(Table):
     Attributes:
         model: the trained model; it shares the weights that were not trained.
         trained: how many parameters were trained, in words.
-        losses: of each step, before it is taken, in nats per token.
-        validations: (steps done, loss on held-out text) pairs, ascending.
+        steps: the steps, ascending.
+        validations: (steps done, loss on held-out text) pairs, ascending. The first is from before the first step.
         tokens: tokens that passed both ways.
         parameters: parameters that were trained.
         seconds: duration of the steps.
@@ -156,13 +192,18 @@ class Finetuned(Table):
 
     model: object
     trained: str
-    losses: list[float]
+    steps: list[Step]
     validations: list[tuple[int, float]]
     tokens: int
     parameters: int
     seconds: float
     rounding: float
 
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [step.loss for step in self.steps]
+
     def _table(self):
-        caption = f"{self.trained}; {len(self.losses)} steps, last loss {_shown(self.losses[-1])}"
+        caption = f"{self.trained}; {len(self.steps)} steps, last loss {_shown(self.losses[-1])}"
         return caption, ["step", "held-out loss"], [list(pair) for pair in self.validations]

@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -131,6 +132,11 @@ def test_hidden_states(model, repair):
     assert refused.value.field == "layers"
 
 
+def test_float32_products_are_the_default(model):
+    same = shiftrt.open("demo", products="float32")
+    assert np.array_equal(model.logits(model.encode(PROMPT)), same.logits(same.encode(PROMPT)))
+
+
 def test_scores_are_sums_of_log_probabilities(model):
     ids = model.encode(PROMPT)
     continued = ids + model.generate(ids, max_tokens=3).tokens
@@ -165,13 +171,72 @@ def test_stops_and_pieces_of_text(model):
 
 def test_finetune_learns_and_saves(repair, heldout, tmp_path):
     steps = []
-    tuned = repair.corrected.finetune("lora", text=heldout, steps=4, batch=2, length=64, validation=2, rank=4, rate=1e-3,
-                                      progress=lambda done, all, loss: steps.append((done, all, loss)))
-    assert len(tuned.losses) == 4 and steps[-1][:2] == (4, 4) and steps[-1][2] == tuned.losses[-1]
+    tuned = repair.corrected.finetune("lora", text=heldout, steps=4, batch=2, length=64, validation=2, validate_every=2, rank=4,
+                                      rate=1e-3, progress=steps.append)
+    assert [step.done for step in tuned.steps] == [1, 2, 3, 4] and len(tuned.losses) == 4
+    assert all(step.total == 4 and step.gradient_norm > 0 and step.loss == loss for step, loss in zip(tuned.steps, tuned.losses))
+    assert [(step.done, step.validation) for step in tuned.steps if step.validation is not None] == tuned.validations[1:]
+    assert [done for done, _ in tuned.validations] == [0, 2, 4]
+    assert steps[-1] == tuned.steps[-1] and {step.done: step for step in steps} == {step.done: step for step in tuned.steps}
     assert tuned.validations[-1][1] < tuned.validations[0][1]
     tuned.model.save(tmp_path / "tuned")
     assert (tmp_path / "tuned/lora").is_dir()
     assert shiftrt.open(tmp_path / "tuned").generate(PROMPT, max_tokens=8).tokens == tuned.model.generate(PROMPT, max_tokens=8).tokens
+
+
+def test_recover_is_that_of_the_command(model, heldout, tmp_path):
+    calibration, budget = tmp_path / "calibration.txt", "tokens=2k"
+    calibration.write_text(Path(model.directory, "calibration.txt").read_text()[:12000])
+    command("run", "--model", "demo", "--prune", "layers=5,9", "--lra", 4, "--calib", f"{calibration}:16x64", "--text", heldout,
+            "--text-tokens", 512, "--max-tokens", 1, "--recover", budget, "--save", tmp_path / "command", "--save-weights", "--quiet")
+    calls = []
+    arguments = dict(prune=[5, 9], rank=4, text=calibration, samples=16, tokens=64, recover=budget, keep=tmp_path / "kept")
+    repair = model.repair(**arguments, progress=lambda phase, done, total: calls.append((phase, done, total)))
+    repair.recovered.save(tmp_path / "package", with_weights=True)
+    assert repair.models["recovered"] is repair.recovered and len(repair.recovery.steps) == calls[-1][1] == calls[-1][2] > 0
+    assert calls[-1][0] == "recover"
+    files = sorted(path.name for path in (tmp_path / "command").glob("*.safetensors"))
+    assert "adapters.safetensors" in files and len(files) > 1
+    for file in files:
+        assert (tmp_path / "command" / file).read_bytes() == (tmp_path / "package" / file).read_bytes(), file
+    again = model.repair(**arguments)  # from what it kept, where other settings of the training have no state
+    assert again.recovery.losses == repair.recovery.losses
+    assert len(model.repair(**{**arguments, "recover": "tokens=1k"}).recovery.steps) < len(repair.recovery.steps)
+    assert model.repair("layers=5", rank=4, samples=8, tokens=64).recovered is None
+
+
+def test_the_preset_recover_takes_a_model_without_adapters(model, heldout):
+    tuned = model.without([5, 9]).finetune(preset="recover", text=heldout, steps=3, batch=2, length=64, validation=8)
+    assert len(tuned.steps) == 3 and tuned.model.adapters == 0
+    assert tuned.validations[-1][1] < tuned.validations[0][1]
+    with pytest.raises(shiftrt.UsageError) as refused:  # asked for by name, they must exist
+        model.without([5]).finetune(preset="recover", text=heldout, steps=1, adapters=True)
+    assert refused.value.field == "adapters"
+
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+
+
+def test_chats_are_encoded_as_the_template_says(model, tmp_path):
+    shutil.copytree(model.directory, tmp_path / "chat")
+    (tmp_path / "chat/chat_template.jinja").write_text(TEMPLATE)
+    chat = shiftrt.open(tmp_path / "chat")
+    assert chat.decode(chat.encode_message("hi", system="be brief")) == "system: be brief\nuser: hi\nassistant:"
+    assert chat.encode_message("hi") == chat.encode_chat([{"role": "user", "content": "hi"}]) == chat.encode_chat([("user", "hi")])
+    turns = [("user", "hi"), ("assistant", "Well?"), ("user", "sing")]
+    assert chat.decode(chat.encode_chat(turns)) == "user: hi\nassistant: Well?\nuser: sing\nassistant:"
+    said = command("generate", "--model", tmp_path / "chat", "--chat", "--prompt", "hi", "--max-tokens", 8, "--quiet")
+    assert said == chat.generate(chat.encode_message("hi"), max_tokens=8).text + "\n"
+    with pytest.raises(shiftrt.Error, match="chat template"):
+        model.encode_message("hi")
+
+
+def test_tasks_have_names(model, heldout, tmp_path):
+    tasks = {task.name: task for task in shiftrt.tasks()}
+    assert tasks["piqa"].title == "PIQA" and tasks["piqa"].items == 1838 and tasks["piqa"].quoted in ("acc", "acc_norm")
+    (tmp_path / "part.txt").write_text(Path(heldout).read_text()[:5000])
+    evaluation = model.evaluate(["wikitext"], data=[f"wikitext={tmp_path}/part.txt"])
+    assert [result.task for result in evaluation] == ["wikitext"] and evaluation["wikitext"].quoted == tasks["wikitext"].quoted
 
 
 def test_a_function_receives_the_progress(model):
@@ -195,6 +260,11 @@ def test_exceptions_by_kind(model, repair, tmp_path):
     with pytest.raises(shiftrt.UsageError) as refused:
         model.finetune(budget="soon")
     assert refused.value.field == "budget"
+    with pytest.raises(shiftrt.UsageError) as refused:
+        model.repair("bi:0.25", recover="soon")
+    assert refused.value.field == "budget"
+    with pytest.raises(shiftrt.UsageError, match="recover_text"):
+        model.repair("bi:0.25", recover_text="c4")
     with pytest.raises(shiftrt.UsageError, match='prune.*"bi:0.25"'):
         model.repair(0.25)
     with pytest.raises(shiftrt.UsageError, match="preset"):
@@ -205,6 +275,9 @@ def test_exceptions_by_kind(model, repair, tmp_path):
         shiftrt.open("demo", device="tpu")
     with pytest.raises(shiftrt.UsageError):
         shiftrt.open("demo", device="cuda:12345")
+    with pytest.raises(shiftrt.UsageError) as refused:
+        shiftrt.open("demo", products="bf16")
+    assert refused.value.field == "products"
     with pytest.raises(shiftrt.UsageError, match="callback"):
         model.generate(PROMPT, on_text=lambda text: model.logits([1]))
     with pytest.raises(ZeroDivisionError):  # of a callback, through the library
@@ -290,9 +363,14 @@ def test_stubs_and_docstrings():
     stub = ast.parse((package / "_native.pyi").read_text())
     names = {node.name for node in stub.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
     assert {"LanguageModel", "Runner", "open", "repair", "perplexity"} <= names
-    undocumented = [name for name, member in vars(shiftrt.Model).items() if not name.startswith("_") and not member.__doc__]
+    undocumented = [f"{kind.__name__}.{name}" for kind in (shiftrt.Model, shiftrt.Repair, shiftrt.Finetuned)
+                    for name, member in vars(kind).items() if not name.startswith("_") and not getattr(member, "__doc__", "")]
+    undocumented += [name for name in shiftrt.__all__ if not getattr(shiftrt, name).__doc__]
     assert not undocumented
-    assert "(tokens, vocabulary)" in shiftrt.Model.logits.__doc__
+    assert "(tokens, vocabulary)" in shiftrt.Model.logits.__doc__ and "(tokens, hidden_size)" in shiftrt.Model.hidden.__doc__
+    arrays = {node.name: ast.unparse(node.returns) for kind in stub.body if isinstance(kind, ast.ClassDef) and kind.name == "Runner"
+              for node in kind.body if isinstance(node, ast.FunctionDef) and node.returns}
+    assert "shape=(None, None)" in arrays["logits"] and "shape=(None, None)" in arrays["hidden"]
 
 
 def test_cuda_libraries_of_pip_are_found(tmp_path, monkeypatch):

@@ -46,6 +46,19 @@ std::string Speak(const shiftrt::LanguageModel& model, int threads) {
   return runner.Generate(kPrompt, {.max_tokens = 16}).text;
 }
 
+// A conversation is encoded as the template of a copy of the model says.
+void Chats(const shiftrt::LanguageModel& model, const std::filesystem::path& directory) {
+  const std::vector<shiftrt::ChatMessage> messages = {{"user", "hi"}, {"assistant", "Well?"}, {"user", "sing"}};
+  EXPECT(Refusal<shiftrt::Error>([&] { EncodeChat(model, messages); }).find("chat template") != std::string::npos);
+  std::filesystem::remove_all(directory);
+  std::filesystem::copy(model.Directory(), directory);
+  std::ofstream(directory / "chat_template.jinja")
+      << "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}assistant:";
+  const shiftrt::LanguageModel chat = shiftrt::LanguageModel::Open(directory.string());
+  EXPECT(chat.Decode(EncodeChat(chat, messages)) == "user: hi assistant: Well? user: sing assistant:");
+  EXPECT(chat.EncodeMessage("hi") == EncodeChat(chat, std::vector<shiftrt::ChatMessage>{{"user", "hi"}}));
+}
+
 void Errors(const shiftrt::LanguageModel& model) {
   EXPECT(Refusal<shiftrt::Error>([] { shiftrt::LanguageModel::Open("/nowhere"); }).find("/nowhere") !=
          std::string::npos);
@@ -301,6 +314,7 @@ void Run(const char* name, const char* directory) {
   Train(repair.corrected, text, directory);
 
   TwoThreads(model, repair, Speak(model, 2));
+  Chats(model, std::string(directory) + ".chat");
 }
 
 }  // namespace

@@ -220,7 +220,7 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("Formats that can: hf, gguf"), std::string::npos);
   DepthPlan adapted = Pruned(llama, {1});
   adapted.stages.insert(adapted.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
-  expect_refused(llama, adapted, "it has 1 adapters");
+  expect_refused(llama, adapted, "it has 1 adapter,");
   const Model words = WithTokenizer("LlamaForCausalLM", "gpt2-json");  // with a space before the text
   EXPECT_NE(WriteRefusal("gguf", words, words.plan).find("has no name in GGUF"), std::string::npos);
   const Model converted = WithTokenizer("LlamaForCausalLM", "llama2-json");

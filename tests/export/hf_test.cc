@@ -186,7 +186,7 @@ TEST_F(Hf, WhatItCannotHoldIsRefusedByName) {
     EXPECT_NE(what.find(word), std::string::npos) << what;
     EXPECT_FALSE(fs::exists(out_));
   };
-  refused({{BlockStage{0}, AdapterStage{{1}, Adapter(model, 2, 1)}}}, "1 adapters, the first for layer 1");
+  refused({{BlockStage{0}, AdapterStage{{1}, Adapter(model, 2, 1)}}}, "1 adapter, the first for layer 1");
   refused({{BlockStage{0, Halves::kAttention}, BlockStage{1}}}, "of block 0 only the attention runs");
   refused({}, "no blocks");
   auto own = std::make_shared<BlockWeights>(model.weights->blocks[1]);

@@ -95,7 +95,7 @@ TEST_F(Mergekit, OnlyWholeBlocksThatAreRemoved) {
     EXPECT_NE(what.find(word), std::string::npos) << what;
   };
   refused(model.plan, "no block is removed");
-  refused(Pruned(model, {1}).With(0, AdapterStage{{0}, Adapter(model, 2, 1)}), "1 adapters");
+  refused(Pruned(model, {1}).With(0, AdapterStage{{0}, Adapter(model, 2, 1)}), "1 adapter,");
   refused(Pruned(model, {1}).With(0, BlockStage{0, Halves::kMlp}), "only the mlp runs");
   auto own = std::make_shared<BlockWeights>(model.weights->blocks[0]);
   refused(Pruned(model, {1}).With(0, BlockStage{.layer = 0, .own = own}), "block 0 has tensors of its own");

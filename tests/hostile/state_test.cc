@@ -124,6 +124,13 @@ TEST(HostileState, TrainingCheckpoint) {
         CheckpointFile(directory / kFile, kSettings).Write(State(random, 5, 4));
       },
       [](const fs::path& directory) { return Described(*CheckpointFile(directory / kFile, kSettings).Read(5)); }};
+  // A point takes the place of the third digit, so that the length of the header stays as it is.
+  const Change tokens_with_a_fraction = [](const fs::path& directory) {
+    constexpr std::string_view kTokens = R"(\"tokens\":)";
+    std::string bytes = ReadFile(directory / kFile);
+    bytes.at(bytes.find(kTokens) + kTokens.size() + 2) = '.';
+    WriteText(directory / kFile, bytes);
+  };
   CheckReader(reader, {{"an empty file", Text(kFile, ""), {kFile}},
                        {"a file that ends early", Cut(kFile, 0.9), {kFile}},
                        {"another format",
@@ -131,6 +138,7 @@ TEST(HostileState, TrainingCheckpoint) {
                         {kFile, "training checkpoint 1"}},
                        {"another setting", Replaced(kFile, "0.001", "0.002"), {kFile, "its rate is \"0.002\""}},
                        {"another number of tokens", Replaced(kFile, R"(\"tokens\":)", R"(\"tokens\":1)"), {kFile}},
+                       {"a number of tokens that is no integer", tokens_with_a_fraction, {kFile, "not an integer"}},
                        {"no validations", Replaced(kFile, "validations", "validationz"), {kFile, "progress"}},
                        {"a tensor of another name",
                         Replaced(kFile, "second_moments", "secont_moments"),
@@ -192,6 +200,13 @@ TEST(HostileState, JournalOfAnEvaluation) {
                  const Journal journal(file);
                  return std::pair(journal.batches(), std::ssize(journal.bad()));
                });
+  const TemporaryDirectory directory;
+  const fs::path file = directory.path() / "journal";
+  for (const char* batch : {"1e84", "-1e300", "9223372036854775808", "0.5", "null"})
+    LineAppender(file).Add(fmt::format(R"({{"batch":{},"key":"piqa","scores":[]}})", batch));
+  const Journal journal(file);
+  EXPECT_EQ(journal.batches(), 0);
+  EXPECT_EQ(std::ssize(journal.bad()), 5);
 }
 
 TEST(HostileState, JournalOfASweep) {
@@ -204,6 +219,23 @@ TEST(HostileState, JournalOfASweep) {
     const SweepJournal journal(file, "key");
     return std::pair(journal.cells(), std::ssize(journal.bad()));
   });
+  const TemporaryDirectory directory;
+  const fs::path file = directory.path() / "journal";
+  int64_t wrong = 0;
+  for (const char* seed : {"1e84", "-1", "0.5"}) {
+    LineAppender(file).Add(with_seed(seed));
+    ++wrong;
+  }
+  for (const char* name : {"samples", "tokens", "adapter_parameters"})
+    for (const char* number : {"1e84", "-1e300", "9223372036854775808", "0.5"}) {
+      Json changed = Json::parse(with_seed("0"));
+      changed[name] = Json::parse(number);
+      LineAppender(file).Add(changed.dump());
+      ++wrong;
+    }
+  const SweepJournal journal(file, "key");
+  EXPECT_EQ(journal.cells(), 0);
+  EXPECT_EQ(std::ssize(journal.bad()), wrong);
 }
 
 TEST(HostileState, ValidJournalsSurvive) {

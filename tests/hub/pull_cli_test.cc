@@ -180,6 +180,16 @@ TEST_F(PullCli, ARunDoesWithoutTheTextsThatItCannotPull) {
   EXPECT_NE(fitted.err.find("the text c4 is not on this machine"), std::string::npos) << fitted.err;
   EXPECT_FAILS(fitted, 2, "give calibration text with --calib");
   EXPECT_FAILS(run({"--correction", "none", "--text", "wikitext2-test"}), 1, "the text wikitext2-test");
+  // A file that was named and is not there is reported before a text that nobody named.
+  const Outcome missing = run({"--lra", "2", "--text", "nofile.txt"});
+  EXPECT_EQ(missing.err, "shiftrt: nofile.txt: no such file\n");
+  EXPECT_EQ(missing.status, 1);
+  const Outcome mixed = run({"--lra", "2", "--recover", "tokens=1k", "--recover-text", "c4,none.jsonl"});
+  EXPECT_EQ(mixed.err, "shiftrt: none.jsonl: no such file\n");
+  const Outcome training = Call({"finetune", "--model", "org/tiny", "--text", "nofile.txt", "--save", Path("tuned")});
+  EXPECT_EQ(training.err, "shiftrt: nofile.txt: no such file\n");
+  const Outcome sweep = Call({"sweep", "--model", "org/tiny", "--text", "nofile.txt"});
+  EXPECT_EQ(sweep.err, "shiftrt: nofile.txt: no such file\n");
 }
 
 TEST_F(PullCli, KnownDatasetsHaveNames) {

@@ -107,7 +107,12 @@ TEST_P(PackingTest, OfATransposeGivesTheSameBytes) {
     DType dtype;
   };
   std::vector<Case> cases;
-  for (const DType dtype : test::kStoredTypes) cases.push_back({ProductFor(GetParam(), dtype), dtype});
+  for (const DType dtype : test::kStoredTypes) {
+    cases.push_back({ProductFor({1, GetParam()}, dtype), dtype});
+    if (GetParam() == Isa::kAmx) cases.push_back({kAmxRoundedProduct, dtype});
+    if (GetParam() == Isa::kAvx512 && (BestIsa() >= Isa::kAvx512BFloat16 || SHIFTRT_EMULATED_AVX512BF16))
+      cases.push_back({kAvx512RoundedProduct, dtype});
+  }
   if (GetParam() == Isa::kAmx) cases.push_back({kAmxFloat32Product, DType::kFloat32});
   for (const auto& [product, dtype] : cases) {
     for (const int64_t depth : {1, 15, 17, 33, 96}) {

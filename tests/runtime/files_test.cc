@@ -259,6 +259,26 @@ TEST_F(Files, ALinkWithTheTemporaryNameIsNotFollowed) {
   EXPECT_FALSE(fs::is_symlink(output));
 }
 
+// A program that ends without its destructors removes what it has not completed, and no more.
+TEST_F(Files, HeldTemporariesAreRemovedAtOnce) {
+  const fs::path complete = directory_.path() / "complete", half = directory_.path() / "half";
+  const fs::path staged = TemporaryName(directory_.path() / "directory");
+  WriteFile(complete, "text");
+  AtomicFile file(half);
+  file.Write("te");
+  fs::create_directory(staged);
+  WriteFile(staged / "file", "text");
+  HoldTemporary(staged);
+  RemoveHeldTemporaries();
+  EXPECT_EQ(ReadFile(complete), "text");
+  EXPECT_FALSE(fs::exists(TemporaryName(half)));
+  EXPECT_FALSE(fs::exists(staged));
+  ReleaseTemporary(staged);
+  fs::create_directory(staged);
+  RemoveHeldTemporaries();
+  EXPECT_TRUE(fs::exists(staged));
+}
+
 // A pipe that nobody reads would be waited for.
 TEST_F(Files, APipeThatNobodyReadsIsRefusedAtOnce) {
   const fs::path pipe = directory_.path() / "pipe";

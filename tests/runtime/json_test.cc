@@ -25,6 +25,13 @@ TEST(Json, RefusesWhatIsNot) {
     ExpectJsonRefused(text, "not valid JSON");
 }
 
+TEST(Json, IntegersAreNotRounded) {
+  EXPECT_EQ(Integer(ParseJson("9223372036854775807", "some.json")), INT64_MAX);
+  EXPECT_EQ(Integer(ParseJson("-9223372036854775808", "some.json")), INT64_MIN);
+  for (const char* text : {"9223372036854775808", "1e84", "-1e300", "1.5", "1.0", "null", "true", "\"1\"", "[1]"})
+    EXPECT_THROW(Integer(ParseJson(text, "some.json")), Error) << text;
+}
+
 TEST(Json, RefusesInvalidUtf8) {
   for (const char* text : {"\"\xFF\"", "\"\xC0\x80\"", "\"\xED\xA0\x80\"", "\"\xF4\x90\x80\x80\"", "{\"\xC3\": 1}",
                            "\"\\ud800\"", "\"\\ud800x\""})

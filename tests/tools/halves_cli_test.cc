@@ -12,7 +12,10 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
       Run({"--prune", "layers=1.mlp,2.attn", "--calibration-mode", "drift", "--lra", "8", "--merge", "lowrank",
            "--gate", "--save", Path("saved"), "--report", Path("page"), "--json", Path("r.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("layers removed by layers: 1.mlp, 2.attn\n"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("layers removed by layers: 1.mlp, 2.attn\nhalf blocks are exported as hf-lra alone\n"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_EQ(Run({"--prune", "layers=1"}).out.find("half blocks"), std::string::npos);
   const Json json = ReadJson("r.json");
   EXPECT_EQ(json["selection"]["removed"], Json({"1.mlp", "2.attn"}));
   EXPECT_EQ(json["selection"]["unit"], "half");
@@ -36,6 +39,9 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
               1e-3 * json["variants"].back()["perplexity"].get<double>());
   EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2,
                "of block 1 only the attention runs, which hf has no place for. Formats that can: hf-lra");
+  ASSERT_EQ(Command("export", {"--format", "hf-lra", "--save", Path("halves")}, "saved").status, 0);
+  const std::string card = ReadFile(dir_ / "halves/README.md");
+  EXPECT_NE(card.find("\n2 halves of the 4 transformer blocks of "), std::string::npos) << card;
 }
 
 // The format hf-lra, from the run itself: the same perplexity, without the weights of the halves that do not run.
@@ -55,6 +61,8 @@ TEST_F(Cli, HalfBlocksAreExported) {
   EXPECT_EQ(eval.out.find("original"), std::string::npos) << "it is not in this directory\n" << eval.out;
   const std::string card = ReadFile(dir_ / "lra/README.md");
   EXPECT_NE(card.find("3 of 4 blocks, 2 of them half"), std::string::npos) << card;
+  EXPECT_NE(card.find("\n1 of the 4 transformer blocks of "), std::string::npos) << card;
+  EXPECT_NE(card.find(" and 2 halves of others were removed"), std::string::npos) << card;
   EXPECT_NE(card.find("| halves removed | 0.attn, 1.mlp |"), std::string::npos) << card;
   // Before the criterion reads text, which this command is not given.
   EXPECT_FAILS(Command("export", {"--prune", "bi:0.25,unit=half", "--format", "gguf", "--save", Path("gguf")}), 2,

@@ -35,9 +35,9 @@ class Jobs : public Cli {
       EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << where << ": " << entry.path();
   }
 
-  // One job of each command. Makes the models that they need.
-  std::vector<Job> All() {
-    const std::string texts = " --calib " + Path("calibration.txt:16x64") + " --text " + Path("heldout.txt");
+  // One job of each command, with so much text for the fits. Makes the models that they need.
+  std::vector<Job> All(const std::string& samples = "16x64") {
+    const std::string texts = " --calib " + Path("calibration.txt:" + samples) + " --text " + Path("heldout.txt");
     const auto job = [&](const std::string& command, const std::string& model, const std::string& more) {
       Job arguments = {command, "--model", Path(model)};
       if (command != "tokenize") arguments.insert(arguments.end(), {"--threads", "1"});

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "runtime/context.h"
 #include "tests/file_size_limit.h"
 #include "tests/tools/cli.h"
 
@@ -428,6 +429,9 @@ TEST_F(Cli, SavedSumsGiveTheSameRunWithoutCalibrationText) {
   EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram"), "--save-gram", Path("more")}), 2, "--load-gram");
   EXPECT_FAILS(Run({"--lra", "8", "--gram-layers", "all"}), 2, "--save-gram");
   EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("heldout.txt")}), 1, "heldout.txt");
+  if (HasRoundedProducts(BestIsa()))
+    EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram"), "--products", "bfloat16"}), 2,
+                 "but \"independent, products in bfloat16\" is asked for");
   fs::resize_file(dir_ / "gram", fs::file_size(dir_ / "gram") / 2);
   EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram")}), 1, "gram");
 }

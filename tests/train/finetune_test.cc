@@ -118,6 +118,40 @@ TEST_F(FinetuneTest, EveryMethodLearnsAndItsPlanIsWhatWasTrained) {
   }
 }
 
+TEST_F(FinetuneTest, TrainingsRoundTheirProductsWhereTheCpuCan) {
+  Context context{1, Isa::kAvx512};
+  EXPECT_EQ(TrainingContext(context).products, Products::kFloat32);
+  for (const Isa isa : {Isa::kAvx512BFloat16, Isa::kAmx}) {
+    context.isa = isa;
+    context.products = Products::kAuto;
+    EXPECT_EQ(TrainingContext(context).products, Products::kBFloat16);
+    context.products = Products::kFloat32;
+    EXPECT_EQ(TrainingContext(context).products, Products::kFloat32);
+  }
+}
+
+// The losses of the two precisions differ far less than those of two steps.
+TEST_F(FinetuneTest, RoundedProductsLearnAsFloat32Does) {
+  if (!HasRoundedProducts(BestIsa())) GTEST_SKIP() << "this CPU has neither AVX512-BF16 nor AMX";
+  context_.isa = BestIsa();
+  options_.training.schedule.rate = 0.004;  // a small one, with which steps do not magnify the rounding
+  for (const float divergence : {0.0f, 0.5f}) {
+    options_.loss = {1 - divergence, divergence};
+    context_.products = Products::kFloat32;
+    const TrainingHistory exact = Fresh().history;
+    context_.products = Products::kBFloat16;
+    const TrainingHistory rounded = Fresh().history;
+    EXPECT_NE(rounded.losses, exact.losses);
+    EXPECT_LT(exact.validations.back().loss, exact.validations.front().loss - 0.1);
+    for (size_t step = 0; step < exact.losses.size(); ++step)
+      EXPECT_NEAR(rounded.losses[step], exact.losses[step], 0.02) << divergence << " " << step;
+    EXPECT_NEAR(rounded.validations.back().loss, exact.validations.back().loss, 0.02) << divergence;
+    // A checkpoint of the one is none of the other.
+    context_.products = Products::kFloat32;
+    EXPECT_NE(Refusal([&] { Run(); }).find("products"), std::string::npos);
+  }
+}
+
 TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
   options_.trainable.lora.dropout = 0.1;
   options_.training.schedule.steps = 8;

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounded products on AVX512-BF16, which AMD's CPUs have since Zen 4 and Intel's since Cooper Lake.
+#include "kernels/cpu/pair_product.h"
+
+namespace shiftrt {
+namespace {
+
+#if defined(__AVX512BF16__)
+struct Pairs : EmulatedPairs {
+  static Reg Broadcast(float pair) { return _mm512_set1_ps(pair); }
+  static Reg MultiplyAdd(Reg a, Reg b, Reg sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+  static Words Round(SixteenFloats low, SixteenFloats high) { return (Words)_mm512_cvtne2ps_pbh(high, low); }
+  static SixteenFloats LoadFirst(const float* from, int64_t count) {
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
+  }
+};
+#else
+using Pairs = EmulatedPairs;
+#endif
+
+}  // namespace
+
+extern const BlockProduct kAvx512RoundedProduct = MakePairProduct<Pairs>();
+}  // namespace shiftrt
