@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "runtime/check.h"
-#include "runtime/files.h"
 
 namespace shiftrt {
 
@@ -71,6 +70,19 @@ int64_t ReadAt(int fd, void* data, int64_t size, int64_t offset) {
   return done;
 }
 
+// The words of a record; none if there is no such file. Without the lock of the blob, another program may empty or
+// remove it.
+std::vector<int64_t> ReadRecord(const fs::path& path) {
+  constexpr int64_t kMostWords = kRecordHead + kMostPieces + 1;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return {};
+  std::vector<int64_t> words(kMostWords);
+  const int64_t bytes = ReadAt(fd, words.data(), kMostWords * static_cast<int64_t>(sizeof(int64_t)), 0);
+  ::close(fd);
+  words.resize(bytes / sizeof(int64_t));
+  return words;
+}
+
 }  // namespace
 
 int64_t Pieces::Present() const { return std::accumulate(done.begin(), done.end(), int64_t{0}); }
@@ -85,10 +97,8 @@ Pieces ReadPieces(const fs::path& blob, int64_t size, int64_t piece_bytes) {
   const int64_t there = fs::is_regular_file(data, none) ? static_cast<int64_t>(fs::file_size(data, none)) : 0;
   const auto pieces_of = [&](int64_t bytes) { return (size + bytes - 1) / bytes; };
 
-  if (ours && fs::exists(record, none)) {
-    const std::string text = ReadFile(record);
-    std::vector<int64_t> words(text.size() / sizeof(int64_t));
-    std::memcpy(words.data(), text.data(), words.size() * sizeof(int64_t));
+  if (ours) {
+    const std::vector<int64_t> words = ReadRecord(record);
     if (std::ssize(words) >= kRecordHead && words[0] == kRecordMagic && words[1] == size && words[2] > 0 &&
         std::ssize(words) == kRecordHead + pieces_of(words[2])) {
       Pieces pieces{words[2], {words.begin() + kRecordHead, words.end()}};

@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -198,6 +199,9 @@ fs::path Pull(HubClient& hub, const PullPlan& plan, const DownloadProgress& prog
   const fs::path cache = hub.settings().cache;
   for (const PullPlan::Damaged& damaged : plan.damaged) fs::remove(damaged.blob);
   Download(hub, plan.repository, plan.commit, plan.files, progress, options);
+  // Two threads would write the same temporary file, whose name has the number of the process.
+  static std::mutex small_files;
+  const std::lock_guard lock(small_files);
   std::error_code none;
   if (!fs::exists(cache / "CACHEDIR.TAG", none)) WriteFile(cache / "CACHEDIR.TAG", kCacheTag);
   if (plan.repository.revision != plan.commit) {

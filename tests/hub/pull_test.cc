@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pulling from a hub that behaves, and from one that does not: whatever it does, what is in the cache is right.
 #include <algorithm>
+#include <future>
 #include <set>
 
 #include "hub/digest.h"
@@ -234,9 +235,9 @@ TEST_F(Pulling, ARenamedRepositoryIsFollowedAndSaid) {
 
 // Two programs at once, as two clients of two threads: each byte comes once.
 TEST_F(Pulling, TwoAtOnceShareTheWork) {
-  std::thread other([this] { PullIt(); });
+  std::future<void> other = std::async(std::launch::async, [this] { PullIt(); });
   PullIt();
-  other.join();
+  other.get();
   ExpectWhole(FindSnapshot(Request().repository, settings_.cache));
   EXPECT_EQ(hub_.BodyBytes(), NeededBytes());
 }
