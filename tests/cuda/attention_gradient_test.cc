@@ -1,116 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/attention.h"
 #include "tests/cuda/fixture.h"
+#include "tests/kernels/attention_cases.h"
 
 namespace shiftrt::gpu {
 namespace {
 
-AttentionShape Shape(int heads, int kv_heads, int head_dim, int window = 0, float soft_cap = 0) {
-  return {heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim)), window, soft_cap};
-}
+using test::AttentionCase;
+using test::AttentionProblem;
 
-// A gradient in float64, and the sum that each element's error is relative to.
-struct Expected {
-  explicit Expected(int64_t count) : value(count), size(count) {}
-  std::vector<double> value, size;
-};
+AttentionShape Shape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t window = 0, float soft_cap = 0) {
+  return {static_cast<int>(heads),    static_cast<int>(kv_heads),
+          static_cast<int>(head_dim), 1 / std::sqrt(static_cast<float>(head_dim)),
+          static_cast<int>(window),   soft_cap};
+}
 
 class AttentionGradientOnGpu : public CudaTest {
  protected:
+  // The kernel is given the exact results of the forward pass in their types, and the reference goes on from these.
   template <typename T>
-  void Check(const AttentionShape& shape, const std::vector<int>& lengths, double q_scale = 1) {
-    const int64_t d = shape.head_dim, q_dim = shape.heads * d, kv_dim = shape.kv_heads * d;
+  void Check(const AttentionCase& c) {
+    const AttentionProblem p(c, DTypeOf<T>::value, 0);
     std::vector<PackedSequence> sequences;
-    int32_t tokens = 0, longest = 0;
-    for (const int32_t count : lengths) {
-      sequences.push_back({tokens, count, 0, tokens});
-      tokens += count;
-      longest = std::max(longest, count);
+    int64_t longest = 0;
+    for (const AttentionProblem::Sequence& s : p.sequences) {
+      sequences.push_back(
+          {static_cast<int32_t>(s.begin), static_cast<int32_t>(s.count), 0, static_cast<int32_t>(s.begin)});
+      longest = std::max(longest, s.count);
     }
-    const auto q = Input<T>::Normal(stream_, tokens * q_dim, 1, q_scale),
-               keys = Input<T>::Normal(stream_, tokens * kv_dim, 2),
-               values = Input<T>::Normal(stream_, tokens * kv_dim, 3),
-               dout = Input<T>::Normal(stream_, tokens * q_dim, 4);
-
-    // The forward pass in float64. The kernel is given its results in their types, and the oracle goes on from these.
-    const auto score_of = [&](int64_t i, int64_t k, int64_t head, double* size, double* slope) {
-      const int64_t at = i * q_dim + head * d, kv_at = k * kv_dim + head / (shape.heads / shape.kv_heads) * d;
-      double score = 0;
-      for (int64_t j = 0; j < d; ++j) {
-        const double term = q[at + j] * keys[kv_at + j] * static_cast<double>(shape.scale);
-        score += term;
-        *size += std::abs(term);
-      }
-      if (shape.soft_cap == 0) return score;
-      const auto cap = static_cast<double>(shape.soft_cap);
-      const double tanh = std::tanh(score / cap);
-      *slope = 1 - tanh * tanh;
-      return cap * tanh;
-    };
-    const auto first_key = [&](const PackedSequence& s, int64_t i) {
-      return std::max<int64_t>(s.begin, shape.window > 0 ? i + 1 - shape.window : 0);
-    };
-    std::vector<double> attended(tokens * q_dim), sums(tokens * shape.heads);
-    for (const PackedSequence& s : sequences) {
-      for (int64_t i = s.begin; i < s.begin + s.count; ++i) {
-        for (int64_t h = 0; h < shape.heads; ++h) {
-          double sum = 0, size = 0, slope = 1;
-          for (int64_t k = first_key(s, i); k <= i; ++k) {
-            const double weight = std::exp(score_of(i, k, h, &size, &slope));
-            sum += weight;
-            for (int64_t j = 0; j < d; ++j)
-              attended[i * q_dim + h * d + j] +=
-                  weight * values[k * kv_dim + h / (shape.heads / shape.kv_heads) * d + j];
-          }
-          for (int64_t j = 0; j < d; ++j) attended[i * q_dim + h * d + j] /= sum;
-          sums[i * shape.heads + h] = std::log(sum);
-        }
-      }
-    }
-    const Input<T> out(stream_, attended);
+    std::vector<double> attended(p.q.size()), sums(p.tokens * c.heads);
+    p.ForEachHead([&](int64_t t, int64_t head, int64_t at, const AttentionProblem::Seen& seen) {
+      const std::vector<test::Exact> out = p.Attended(seen, head);
+      for (int64_t j = 0; j < c.head_dim; ++j) attended[at + j] = out[j].value;
+      sums[t * c.heads + head] = seen.log_sum;
+    });
+    const Input<T> q(stream_, p.q), keys(stream_, p.keys), values(stream_, p.values), dout(stream_, p.dout),
+        out(stream_, attended);
     const Input<float> log_sums(stream_, sums);
-
-    Expected dq(tokens * q_dim), dkeys(tokens * kv_dim), dvalues(tokens * kv_dim);
-    // In T only the weights and the gradients of scores are rounded.
-    const double rounding = sizeof(T) == 2 ? kUnit<T> : 0, unit = kUnit<float>;
-    for (const PackedSequence& s : sequences) {
-      for (int64_t i = s.begin; i < s.begin + s.count; ++i) {
-        for (int64_t h = 0; h < shape.heads; ++h) {
-          const int64_t at = i * q_dim + h * d;
-          double delta = 0;
-          for (int64_t j = 0; j < d; ++j) delta += out[at + j] * dout[at + j];
-          for (int64_t k = first_key(s, i); k <= i; ++k) {
-            const int64_t kv_at = k * kv_dim + h / (shape.heads / shape.kv_heads) * d;
-            double size = 0, slope = 1, product = 0, product_size = 0;
-            const double log_sum = log_sums[i * shape.heads + h];
-            const double weight = std::exp(score_of(i, k, h, &size, &slope) - log_sum);
-            for (int64_t j = 0; j < d; ++j) {
-              product += dout[at + j] * values[kv_at + j];
-              product_size += std::abs(dout[at + j] * values[kv_at + j]);
-            }
-            const double scale = static_cast<double>(shape.scale), dscore = weight * (product - delta) * slope * scale;
-            // The relative error of a weight is the absolute error of its score. Sums run over the keys or the queries.
-            const double weight_error = rounding + unit * (32 + 24 * size + 4 * std::abs(log_sum) + 2 * tokens);
-            const double dscore_error =
-                std::abs(weight * scale) * ((std::abs(product) + std::abs(delta)) * weight_error +
-                                            static_cast<double>(2 * d) * unit * product_size);
-            for (int64_t j = 0; j < d; ++j) {
-              dq.value[at + j] += dscore * keys[kv_at + j];
-              dq.size[at + j] += dscore_error * std::abs(keys[kv_at + j]);
-              dkeys.value[kv_at + j] += dscore * q[at + j];
-              dkeys.size[kv_at + j] += dscore_error * std::abs(q[at + j]);
-              dvalues.value[kv_at + j] += weight * dout[at + j];
-              dvalues.size[kv_at + j] += weight * weight_error * std::abs(dout[at + j]);
-            }
-          }
-        }
-      }
-    }
-
     const DeviceBuffer<PackedSequence> device(stream_, std::span<const PackedSequence>(sequences), "a test");
-    const Output<float> deltas(stream_, tokens * shape.heads), found_q(stream_, tokens * q_dim),
-        found_keys(stream_, tokens * kv_dim), found_values(stream_, tokens * kv_dim);
-    AttendGradient(stream_, {.shape = shape,
+    const Output<float> deltas(stream_, p.tokens * c.heads), found_q(stream_, p.tokens * p.q_dim()),
+        found_keys(stream_, p.rows * p.kv_dim()), found_values(stream_, p.rows * p.kv_dim());
+    AttendGradient(stream_, {.shape = Shape(c.heads, c.kv_heads, c.head_dim, c.window, c.soft_cap),
                              .q = q.array(),
                              .out = out.array(),
                              .dout = dout.array(),
@@ -120,44 +50,36 @@ class AttentionGradientOnGpu : public CudaTest {
                              .sequences = device.data(),
                              .sequence_count = static_cast<int64_t>(sequences.size()),
                              .longest = longest,
-                             .tokens = tokens,
+                             .tokens = p.tokens,
                              .deltas = deltas.data(),
                              .dq = found_q.data(),
                              .dkeys = found_keys.data(),
                              .dvalues = found_values.data()});
-    const auto expect = [&](const char* what, const Output<float>& found, const Expected& expected) {
-      SCOPED_TRACE(what);
-      const std::vector<double> all = found.Values();
-      for (size_t i = 0; i < all.size(); ++i)
-        EXPECT_CLOSE(all[i], expected.value[i], 1.01 * expected.size[i] + 1e-30, static_cast<int64_t>(i));
-    };
-    expect("queries", found_q, dq);
-    expect("keys", found_keys, dkeys);
-    expect("values", found_values, dvalues);
+    // The relative error of a weight is the absolute error of its score. Sums run over the keys or the queries. In T
+    // only the weights and the gradients of scores are rounded.
+    const AttentionProblem::Gradients exact = p.GradientsExactly(
+        [&](const AttentionProblem::Seen& seen) {
+          const double weight =
+              (sizeof(T) == 2 ? kUnit<T> : 0) + kUnit<float> * (32 + 24 * seen.score_size + 4 * std::abs(seen.log_sum) +
+                                                                2 * static_cast<double>(p.tokens));
+          return AttentionProblem::Errors{weight, weight, 2 * static_cast<double>(c.head_dim) * kUnit<float>};
+        },
+        &out.values);
+    test::ExpectClose("dq", found_q.Values(), exact.dq, 1);
+    test::ExpectClose("dkeys", found_keys.Values(), exact.dkeys, 1);
+    test::ExpectClose("dvalues", found_values.Values(), exact.dvalues, 1);
   }
 };
 
+// Both types in turn.
 TEST_F(AttentionGradientOnGpu, AgreesWithFloat64) {
-  for (const int d : {64, 80, 96, 128, 256}) {
-    SCOPED_TRACE(d);
-    Check<BFloat16>(Shape(2, 1, d), {1, 37, 17});
-    Check<float>(Shape(2, 2, d), {35});
-  }
-  Check<BFloat16>(Shape(6, 2, 64), {64, 70, 32});
-  for (const int d : {64, 256}) Check<BFloat16>(Shape(1, 1, d), {150});  // several blocks
-  Check<float>(Shape(3, 1, 64), {100, 5});
-  Check<BFloat16>(Shape(1, 1, 128), {50}, 30);  // all weights but one vanish
-}
-
-// Tests windows of one key, within a tile, across tiles and wider than the sequence, with and without a soft cap.
-TEST_F(AttentionGradientOnGpu, TakesAWindowAndASoftCap) {
-  for (const float soft_cap : {0.0f, 2.0f}) {
-    for (const int window : {1, 5, 64, 500}) {
-      SCOPED_TRACE(window);
-      Check<BFloat16>(Shape(2, 1, 64, window, soft_cap), {1, 90, 31}, 2);
-      Check<float>(Shape(1, 1, 128, window, soft_cap), {40});
-    }
-    if (soft_cap > 0) Check<BFloat16>(Shape(2, 2, 256, 7, soft_cap), {40}, 3);
+  bool wide = false;
+  for (const AttentionCase& c : test::AttentionGradientCases()) {
+    if (c.head_dim < 64 || TooLarge(c.heads * c.head_dim, 512)) continue;
+    SCOPED_TRACE(c.Name());
+    wide = !wide;
+    wide ? Check<float>(c) : Check<BFloat16>(c);
+    if (HasFailure()) return;
   }
 }
 

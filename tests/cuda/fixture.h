@@ -1,33 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that the tests of the GPU kernels share. The same tests run on the emulator and on a GPU. Oracles are
-// float64. Tolerances come from the number of roundings and the epsilon of the type.
+// The parts that the tests of the GPU kernels share. The same tests run on the emulator and on a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/grid.h"
 #include "runtime/cuda/switches.h"
-#include "runtime/random.h"
+#include "tests/kernels/exact.h"
 
 namespace shiftrt::gpu {
 
-// The largest |found - expected| / tolerance of the running test, which goes into the report of a run on a GPU.
-inline double worst_share = 0;
-
-inline testing::AssertionResult Close(double found, double expected, double tolerance, int64_t where) {
-  const double error = std::abs(found - expected);
-  if (error > 0 && tolerance > 0) worst_share = std::max(worst_share, error / tolerance);
-  if (error <= tolerance) return testing::AssertionSuccess();  // false for NaN
-  return testing::AssertionFailure() << "at " << where << ": " << found << ", not " << expected << " within "
-                                     << tolerance;
-}
-#define EXPECT_CLOSE(found, expected, tolerance, where) ASSERT_TRUE(Close(found, expected, tolerance, where))
+using test::UnitOf;
+using test::worst_share;
 
 // A test of kernels for compute capability 9.0 alone runs, is skipped, or fails before it starts.
 enum class Fate { kRuns, kSkips, kFails };
@@ -64,15 +52,20 @@ class CudaTest : public testing::Test {
   Stream stream_;
 };
 
+// The emulator takes only cases of at most `most` elements, because each of its threads takes its turn on the CPU.
+inline bool TooLarge([[maybe_unused]] int64_t elements, [[maybe_unused]] int64_t most) {
+#ifdef SHIFTRT_EMULATED
+  return elements > most;
+#else
+  return false;
+#endif
+}
+
 template <typename T>
 double Exact(T x) {
   return static_cast<double>(static_cast<float>(x));
 }
 
-// Half the distance from 1 to the next number of the type: the relative error of one rounding.
-constexpr double UnitOf(DType type) {
-  return type == DType::kFloat32 ? 0x1p-24 : type == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
-}
 template <typename T>
 constexpr double kUnit = UnitOf(DTypeOf<T>::value);
 
@@ -88,10 +81,7 @@ struct Input {
     buffer = DeviceBuffer<T>(stream, std::span<const T>(stored), "a test");
   }
   static Input Normal(Stream stream, int64_t count, uint64_t seed, double scale = 1) {
-    Random random(seed);
-    std::vector<double> drawn(count);
-    for (double& x : drawn) x = scale * random.Normal();
-    return {stream, drawn};
+    return {stream, test::Drawn(count, seed, scale)};
   }
   T* data() const { return buffer.data(); }
   ConstDeviceArray array() const { return {buffer.data(), DTypeOf<T>::value}; }
@@ -129,6 +119,14 @@ struct Output {
 inline std::vector<double> Now(Stream stream, const Input<float>& input) {
   const std::vector<float> raw = Output<float>::Fetch(stream, input.buffer);
   return {raw.begin(), raw.end()};
+}
+
+// Expects these values, each rounded to bfloat16.
+inline void ExpectRoundings(const std::vector<double>& values, const Output<BFloat16>& rounded) {
+  const std::vector<BFloat16> found = rounded.Raw();
+  ASSERT_EQ(found.size(), values.size());
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(found[i].bits, BFloat16(static_cast<float>(values[i])).bits) << i;
 }
 
 template <typename Body>

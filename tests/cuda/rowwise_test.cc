@@ -5,6 +5,7 @@
 
 #include "kernels/dropout.h"
 #include "tests/cuda/fixture.h"
+#include "tests/kernels/gate_cases.h"
 
 namespace shiftrt::gpu {
 namespace {
@@ -21,6 +22,14 @@ class RowwiseOnGpu : public CudaTest {
   struct Grid2 {
     Grid2(Stream stream, const Size& size, uint64_t seed, double scale = 1)
         : size(size), input(Input<float>::Normal(stream, size.rows * size.stride, seed, scale)) {}
+    // `values` are dense. The gaps are NaN.
+    Grid2(Stream stream, const Size& size, const std::vector<double>& values)
+        : size(size), input(stream, WithGaps(size, values)) {}
+    static std::vector<double> WithGaps(const Size& size, const std::vector<double>& values) {
+      std::vector<double> all(size.rows * size.stride, std::nan(""));
+      for (int64_t i = 0; i < size.rows * size.cols; ++i) all[i / size.cols * size.stride + i % size.cols] = values[i];
+      return all;
+    }
     MatrixView<float> view() const { return {input.data(), size.rows, size.cols, size.stride}; }
     double operator()(int64_t i, int64_t j) const { return input[i * size.stride + j]; }
     Size size;
@@ -42,26 +51,21 @@ class RowwiseOnGpu : public CudaTest {
       }
     }
   }
+  // Reads the matrix without its gaps, which are as they were.
+  std::vector<double> Dense(const Grid2& grid) {
+    const std::vector<double> now = Now(stream_, grid.input);
+    std::vector<double> dense;
+    for (size_t i = 0; i < now.size(); ++i) {
+      if (static_cast<int64_t>(i) % grid.size.stride < grid.size.cols) {
+        dense.push_back(now[i]);
+      } else {
+        EXPECT_TRUE(now[i] == grid.input[i] || (std::isnan(now[i]) && std::isnan(grid.input[i]))) << "written at " << i;
+      }
+    }
+    return dense;
+  }
   // Expects what the matrix holds now, dense and rounded.
-  void ExpectRounded(const Grid2& of, const Output<BFloat16>& rounded) {
-    const std::vector<double> now = Now(stream_, of.input);
-    const std::vector<BFloat16> found = rounded.Raw();
-    for (int64_t i = 0; i < of.size.rows; ++i)
-      for (int64_t j = 0; j < of.size.cols; ++j)
-        ASSERT_EQ(found[i * of.size.cols + j].bits, BFloat16(static_cast<float>(now[i * of.size.stride + j])).bits)
-            << i << " " << j;
-  }
-  // Gates the product with both matrices, gate_up (tokens, 2 n): gate, then up. bias (2 n) may be null.
-  template <typename T>
-  void GateJoined(Activation activation, const Input<T>& gate_up, const float* bias, int64_t tokens, int64_t n,
-                  const Output<T>& out) {
-    const auto half = [&](int64_t column) {
-      return ConstDeviceRows({gate_up.data() + column, DTypeOf<T>::value}, tokens, n, 2 * n);
-    };
-    GateRows(stream_, activation,
-             {.gate = half(0), .up = half(n), .gate_bias = bias, .up_bias = bias != nullptr ? bias + n : nullptr},
-             {out.array(), tokens, n});
-  }
+  void ExpectRounded(const Grid2& of, const Output<BFloat16>& rounded) { ExpectRoundings(Dense(of), rounded); }
   static double Rounded(double x) { return static_cast<double>(static_cast<float>(x)); }
 };
 
@@ -181,83 +185,72 @@ TEST_F(RowwiseOnGpu, DropsWhatTheCpuDrops) {
   }
 }
 
-// Tests all activations, with values so large that the exponential overflows too.
+// Rows have gaps, and results are also written in bfloat16.
 TEST_F(RowwiseOnGpu, GatedUnitsAndTheirGradientsAgreeWithFloat64) {
-  const auto value = [](Activation activation, double x) {
-    if (activation == Activation::kSilu) return x / (1 + std::exp(-x));
-    if (activation == Activation::kGelu) return x / 2 * (1 + std::erf(x / M_SQRT2));
-    if (activation == Activation::kRelu2) return x < 0 ? 0 : x * x;
-    return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-  };
-  const auto slope = [](Activation activation, double x) {
-    if (activation == Activation::kSilu) {
-      const double sigmoid = 1 / (1 + std::exp(-x));
-      return sigmoid * (1 + x * (1 - sigmoid));
-    }
-    if (activation == Activation::kGelu)
-      return (1 + std::erf(x / M_SQRT2)) / 2 + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
-    if (activation == Activation::kRelu2) return x < 0 ? 0 : 2 * x;
-    const double tanh = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
-    return (1 + tanh) / 2 + x / 2 * (1 - tanh * tanh) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
-  };
-  for (const Activation activation :
-       {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2}) {
-    for (const Size& size : kSizes) {
-      for (const double scale : {2.0, 60.0}) {
-        SCOPED_TRACE(scale);
-        const Grid2 gate(stream_, size, 1, scale), up(stream_, {size.rows, size.cols, size.stride + 8}, 2),
-            result(stream_, size, 1, scale), dgate(stream_, size, 3), dup(stream_, size, 4);
-        const Grid2 alone(stream_, size, 1, scale), dalone(stream_, size, 3);
-        const int64_t count = size.rows * size.cols;
-        const Output<BFloat16> alones(stream_, count), dalones(stream_, count);
-        const Output<BFloat16> results(stream_, count), dgates(stream_, count), dups(stream_, count);
-        GateRows(stream_, activation, {.gate = result.view(), .up = up.view()}, result.view(), results.data());
-        GateRowsGradient(stream_, activation, gate.view(), up.view(), {dgate.view(), dgates.data()},
-                         {dup.view(), dups.data()});
-        GateRows(stream_, activation, {.gate = alone.view()}, alone.view(), alones.data());
-        GateRowsGradient(stream_, activation, gate.view(), {}, {dalone.view(), dalones.data()}, MatrixView<float>());
-        ExpectRounded(alone, alones);
-        ExpectRounded(dalone, dalones);
-        ExpectRounded(result, results);
-        ExpectRounded(dgate, dgates);
-        ExpectRounded(dup, dups);
-        const double unit = 32 * kUnit<float>;
-        Expect(
-            result, [&](int64_t i, int64_t j) { return value(activation, gate(i, j)) * up(i, j); }, unit, 8 * unit);
-        Expect(
-            dgate, [&](int64_t i, int64_t j) { return dgate(i, j) * up(i, j) * slope(activation, gate(i, j)); }, unit,
-            8 * unit);
-        Expect(
-            alone, [&](int64_t i, int64_t j) { return value(activation, gate(i, j)); }, unit, 8 * unit);
-        Expect(
-            dalone, [&](int64_t i, int64_t j) { return dalone(i, j) * slope(activation, gate(i, j)); }, unit, 8 * unit);
-        Expect(
-            dup, [&](int64_t i, int64_t j) { return dgate(i, j) * value(activation, gate(i, j)); }, unit, 8 * unit);
-      }
-    }
+  for (const test::GateCase& c : test::GateCases()) {
+    if (TooLarge(c.rows * c.cols, 3200)) continue;
+    SCOPED_TRACE(c.Name());
+    const test::GateProblem p(c);
+    const test::GateProblem::Results exact = p.Exactly();
+    const int64_t stride = c.cols + c.cols % 8, count = c.rows * c.cols;
+    const auto grid = [&](const std::vector<double>& values) {
+      return Grid2(stream_, {c.rows, c.cols, stride}, values);
+    };
+    const Grid2 gate = grid(p.gate), up = grid(p.up), result = grid(p.gate), dgate = grid(p.dout), dup = grid(p.dout);
+    const Output<BFloat16> results(stream_, count), dgates(stream_, count), dups(stream_, count);
+    const MatrixView<const float> by = c.gated ? up.view() : MatrixView<float>();
+    GateRows(stream_, c.activation, {.gate = result.view(), .up = by}, result.view(), results.data());
+    const WrittenRows to_up = c.gated ? WrittenRows(dup.view(), dups.data()) : WrittenRows(MatrixView<float>());
+    GateRowsGradient(stream_, c.activation, gate.view(), by, {dgate.view(), dgates.data()}, to_up);
+    const auto expect = [&](const char* name, const Grid2& found, const Output<BFloat16>& rounded,
+                            const std::vector<test::Exact>& expected) {
+      test::ExpectClose(name, Dense(found), expected, {64, DType::kFloat32, 256 * kUnit<float>});
+      ExpectRounded(found, rounded);
+    };
+    expect("value", result, results, exact.out);
+    expect("dgate", dgate, dgates, exact.dgate);
+    if (c.gated) expect("dup", dup, dups, exact.dup);
+    if (HasFailure()) return;
   }
 }
 
-TEST_F(RowwiseOnGpu, SwiGluAgreesWithFloat64) {
+// The operands are the output of one product, (tokens, 2 n): gates, then ups; they may have biases.
+TEST_F(RowwiseOnGpu, GatesOfEveryTypeAndWithBiasesAgreeWithFloat64) {
   ForEveryType([&](auto type) {
     using T = decltype(type);
-    for (const int64_t n : {8, 1000, 1032}) {
-      for (const bool biased : {false, true}) {
-        const int64_t tokens = 3;
-        const auto gate_up = Input<T>::Normal(stream_, tokens * 2 * n, 1, 4.0);
-        const auto bias = Input<float>::Normal(stream_, 2 * n, 2);
-        const Output<T> out(stream_, tokens * n);
-        GateJoined(Activation::kSilu, gate_up, biased ? bias.data() : nullptr, tokens, n, out);
-        const std::vector<double> found = out.Values();
-        for (int64_t t = 0; t < tokens; ++t) {
-          for (int64_t j = 0; j < n; ++j) {
-            const double gate = gate_up[t * 2 * n + j] + (biased ? bias[j] : 0);
-            const double up = gate_up[t * 2 * n + n + j] + (biased ? bias[n + j] : 0);
-            const double expected = gate / (1 + std::exp(-gate)) * up;
-            // The sum with the bias is rounded, and its terms may cancel. That error reaches the argument of the
-            // exponential.
-            const double slack = 8 * kUnit<float> * (1 + std::abs(gate)) * (std::abs(gate) + 1) * (std::abs(up) + 1);
-            EXPECT_CLOSE(found[t * n + j], expected, std::abs(expected) * kUnit<T> + slack + 0x1p-25, j);
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2}) {
+      for (const bool gated : {false, true}) {
+        for (const int64_t n : {8, 1000, 1032}) {
+          for (const bool biased : {false, true}) {
+            const int64_t tokens = 3;
+            test::GateProblem p({activation, gated, tokens, n, 4}, DTypeOf<T>::value);
+            SCOPED_TRACE(p.c.Name());
+            std::vector<double> joined;
+            for (int64_t t = 0; t < tokens; ++t)
+              for (const std::vector<double>* part : {&p.gate, &p.up})
+                joined.insert(joined.end(), part->begin() + t * n, part->begin() + (t + 1) * n);
+            const Input<T> gate_up(stream_, joined);
+            const auto bias = Input<float>::Normal(stream_, 2 * n, 4);
+            const Output<T> out(stream_, tokens * n);
+            const ConstDeviceRows gate({gate_up.data(), DTypeOf<T>::value}, tokens, n, 2 * n),
+                up({gate_up.data() + n, DTypeOf<T>::value}, tokens, n, 2 * n);
+            GateRows(stream_, activation,
+                     {.gate = gate,
+                      .up = gated ? up : ConstDeviceRows(),
+                      .gate_bias = biased ? bias.data() : nullptr,
+                      .up_bias = gated && biased ? bias.data() + n : nullptr},
+                     {out.array(), tokens, n});
+            for (int64_t i = 0; biased && i < tokens * n; ++i) {
+              p.gate[i] += bias[i % n];
+              if (gated) p.up[i] += bias[n + i % n];
+            }
+            std::vector<test::Exact> expected = p.Exactly().out;
+            // The sums with the biases are rounded, and their terms may cancel. Slopes are below 1.2 or, of relu2, 2
+            // |x|.
+            for (size_t i = 0; i < expected.size(); ++i)
+              expected[i].size += std::pow(std::abs(p.gate[i]) + 1, 2) * (std::abs(p.up[i]) + 1);
+            test::ExpectClose("value", out.Values(), expected, {12, DTypeOf<T>::value, 0x1p-25});
           }
         }
       }
@@ -265,76 +258,12 @@ TEST_F(RowwiseOnGpu, SwiGluAgreesWithFloat64) {
   });
 }
 
-TEST_F(RowwiseOnGpu, GeGluAgreesWithFloat64) {
-  ForEveryType([&](auto type) {
-    using T = decltype(type);
-    const int64_t tokens = 3, n = 1032;
-    const auto gate_up = Input<T>::Normal(stream_, tokens * 2 * n, 1, 4.0);
-    const auto bias = Input<float>::Normal(stream_, 2 * n, 2);
-    for (const bool biased : {false, true}) {
-      const Output<T> out(stream_, tokens * n);
-      GateJoined(Activation::kGeluTanh, gate_up, biased ? bias.data() : nullptr, tokens, n, out);
-      const std::vector<double> found = out.Values();
-      for (int64_t t = 0; t < tokens; ++t) {
-        for (int64_t j = 0; j < n; ++j) {
-          const double gate = gate_up[t * 2 * n + j] + (biased ? bias[j] : 0);
-          const double up = gate_up[t * 2 * n + n + j] + (biased ? bias[n + j] : 0);
-          const double u = std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
-          const double expected = gate / (1 + std::exp(-2 * u)) * up;
-          // The rounding of the gate's sum is multiplied by the slope of gelu, which is below 1.2. The other errors are
-          // those of the argument of the exponential.
-          const double slack = 8 * kUnit<float> * (std::abs(gate) + 1) * (std::abs(up) + 1);
-          EXPECT_CLOSE(found[t * n + j], expected,
-                       std::abs(expected) * (kUnit<T> + 12 * kUnit<float> * (1 + std::abs(u))) + slack + 0x1p-25, j);
-        }
-      }
-    }
-  });
-}
-
-TEST_F(RowwiseOnGpu, ActivationsWithoutGateAgreeWithFloat64) {
-  const auto exact = [](Activation activation, double x) {
-    switch (activation) {
-      case Activation::kSilu: return x / (1 + std::exp(-x));
-      case Activation::kGeluTanh: return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-      case Activation::kGelu: return x / 2 * (1 + std::erf(x / M_SQRT2));
-      default: return x < 0 ? 0 : x * x;
-    }
-  };
-  ForEveryType([&](auto type) {
-    using T = decltype(type);
-    for (const Activation activation :
-         {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2}) {
-      for (const bool biased : {false, true}) {
-        const int64_t tokens = 3, n = 1032;
-        const auto x = Input<T>::Normal(stream_, tokens * n, 1, 4.0);
-        const auto bias = Input<float>::Normal(stream_, n, 2);
-        const Output<T> out(stream_, tokens * n);
-        const ConstDeviceRows gate(x.array(), tokens, n);
-        GateRows(stream_, activation, {.gate = gate, .gate_bias = biased ? bias.data() : nullptr},
-                 {out.array(), tokens, n});
-        const std::vector<double> found = out.Values();
-        for (int64_t i = 0; i < tokens * n; ++i) {
-          const double sum = x[i] + (biased ? bias[i % n] : 0), expected = exact(activation, sum);
-          // The sum is rounded, and slopes are below 1.2 or, of relu2, 2 |x|.
-          const double slack = 8 * kUnit<float> * (std::abs(sum) + 1) * (std::abs(sum) + 1);
-          EXPECT_CLOSE(found[i], expected, std::abs(expected) * (kUnit<T> + 100 * kUnit<float>)+slack + 0x1p-25, i);
-        }
-      }
-    }
-  });
-}
-
 TEST_F(RowwiseOnGpu, SoftCapIsTanh) {
-  const int64_t n = 777;
   for (const float cap : {0.5f, 30.0f}) {
-    auto x = Input<float>::Normal(stream_, n, 1, 2.0 * static_cast<double>(cap));
-    SoftCapRows(stream_, cap, {x.data(), 1, n});
-    const std::vector<double> found = Now(stream_, x);
-    for (int64_t i = 0; i < n; ++i) {
-      const double expected = static_cast<double>(cap) * std::tanh(x[i] / static_cast<double>(cap));
-      EXPECT_CLOSE(found[i], expected, 8 * kUnit<float> * std::abs(expected), i);
-    }
+    const std::vector<double> values = test::SoftCapInputs(cap);
+    const Input<float> x(stream_, values);
+    SoftCapRows(stream_, cap, {x.data(), 1, static_cast<int64_t>(values.size())});
+    test::ExpectClose("capped", Now(stream_, x), test::SoftCapped(cap, values), {8});
   }
   const Input<float> x(stream_, {1.0});
   EXPECT_THROW(SoftCapRows(stream_, 0, {x.data(), 1, 1}), std::runtime_error);
@@ -343,7 +272,8 @@ TEST_F(RowwiseOnGpu, SoftCapIsTanh) {
 TEST_F(RowwiseOnGpu, SwiGluSaturates) {
   const Input<float> gate_up(stream_, {-1000, 1000, 0, -100, 100, 1, -1, 50, 2, 2, 2, 2, 2, 2, 2, 2});
   const Output<float> out(stream_, 8);
-  GateJoined(Activation::kSilu, gate_up, nullptr, 1, 8, out);
+  const MatrixView<const float> gate(gate_up.data(), 1, 8), up(gate_up.data() + 8, 1, 8);
+  GateRows(stream_, Activation::kSilu, {.gate = gate, .up = up}, {out.array(), 1, 8});
   const std::vector<double> found = out.Values();
   EXPECT_EQ(std::abs(found[0]), 0.0);
   EXPECT_EQ(found[1], 2000.0);

@@ -27,7 +27,7 @@ TEST_F(SolverOnGpu, RowsAndViews) { cases::RowsAndViews(*solver_); }
 TEST_F(SolverOnGpu, Cholesky) { cases::Cholesky(*solver_); }
 
 TEST_F(SolverOnGpu, Eigen) {
-  for (const int64_t n : {20, 97, 250}) cases::Eigen(*solver_, cases::Symmetric(n, 9));
+  for (const int64_t n : {20, 97, TooLarge(250, 200) ? 161 : 250}) cases::Eigen(*solver_, cases::Symmetric(n, 9));
   cases::Eigen(*solver_, cases::GramOf(4, 60));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that the tests of all kernels share: running a test on every instruction set of the CPU, poisoned matrices,
-// stored tensors, and tolerances.
+// The parts that the tests of all kernels of the CPU share: running a test on every instruction set, poisoned matrices
+// and stored tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,26 +8,15 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "runtime/check.h"
 #include "runtime/context.h"
-#include "runtime/random.h"
 #include "runtime/tensor.h"
+#include "tests/kernels/exact.h"
 
 namespace shiftrt::test {
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr double kUnit = 0x1p-24;  // half the float32 epsilon: the relative error of one rounding
-
-// The bound on |computed - exact| for a float32 sum of `terms` products whose absolute values add up to `size`. The
-// order is arbitrary and products may be fused. Every term has at most `terms` + 1 roundings (Higham 2002,
-// section 3.1).
-inline double SumTolerance(int64_t terms, double size) {
-  return 1.01 * static_cast<double>(terms + 1) * kUnit * size + std::numeric_limits<float>::denorm_min();
-}
 
 // A test that runs once per instruction set.
 class OnEveryIsa : public testing::TestWithParam<Isa> {
@@ -57,12 +46,15 @@ class Padded {
   Padded(int64_t rows, int64_t cols, int64_t pad = 5) : storage_(rows, cols + pad), cols_(cols) {
     for (float& x : storage_.span()) x = kNan;
   }
-  static Padded Normal(int64_t rows, int64_t cols, uint64_t seed, double scale = 1) {
+  // `values` are dense.
+  static Padded Of(int64_t rows, int64_t cols, const std::vector<double>& values) {
     Padded m(rows, cols);
-    Random random(seed);
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < cols; ++j) m(i, j) = static_cast<float>(scale * random.Normal());
+      for (int64_t j = 0; j < cols; ++j) m(i, j) = static_cast<float>(values[i * cols + j]);
     return m;
+  }
+  static Padded Normal(int64_t rows, int64_t cols, uint64_t seed, double scale = 1) {
+    return Of(rows, cols, Drawn(rows * cols, seed, scale));
   }
   Padded Copy() const {
     Padded m(storage_.rows(), cols_, storage_.cols() - cols_);
@@ -73,6 +65,13 @@ class Padded {
   int64_t cols() const { return cols_; }
   MatrixView<float> view() const { return storage_.view().Cols(0, cols_); }
   float& operator()(int64_t i, int64_t j) const { return storage_(i, j); }
+  // Dense; it also expects that the padding is untouched.
+  std::vector<double> Values() const {
+    EXPECT_TRUE(PaddingIsUntouched());
+    std::vector<double> values;
+    for (int64_t i = 0; i < rows(); ++i) values.insert(values.end(), view().row(i), view().row(i) + cols_);
+    return values;
+  }
   bool PaddingIsUntouched() const {
     for (int64_t i = 0; i < storage_.rows(); ++i)
       for (int64_t j = cols_; j < storage_.cols(); ++j)
@@ -112,10 +111,7 @@ class Stored {
   static Stored Normal(DType dtype, std::vector<int64_t> shape, uint64_t seed, double scale = 1) {
     int64_t size = 1;
     for (const int64_t side : shape) size *= side;
-    Random random(seed);
-    std::vector<double> drawn(size);
-    for (double& x : drawn) x = scale * random.Normal();
-    return {dtype, std::move(shape), drawn};
+    return {dtype, std::move(shape), Drawn(size, seed, scale)};
   }
 
   TensorView view;
@@ -132,15 +128,5 @@ class Stored {
 };
 
 constexpr DType kStoredTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-
-// An exact value, and the sum of the absolute values of its terms, from which the tolerance is computed.
-struct Exact {
-  double value = 0, size = 0;
-
-  void Add(double term) {
-    value += term;
-    size += std::abs(term);
-  }
-};
 
 }  // namespace shiftrt::test
