@@ -31,6 +31,9 @@ struct ModelRunner::Impl {
       : model(model),
         context(MakeContext(resources)),
         decoder(context, model.impl().model.weights, model.impl().model.plan) {}
+  // Runs a sequence, and reports the rows at this point of these layers.
+  void Listen(std::span<const int32_t> tokens, const std::vector<int64_t>& layers, TapPoint point,
+              const std::function<void(int64_t, std::span<const float>)>& hear) const;
 
   LanguageModel model;
   Context context;
@@ -272,23 +275,33 @@ void ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logit
   }
 }
 
-void ModelRunner::HiddenStates(std::span<const int32_t> tokens,
-                               const std::function<void(int64_t, std::span<const float>)>& on_stream) {
+void ModelRunner::Impl::Listen(std::span<const int32_t> tokens, const std::vector<int64_t>& layers, TapPoint point,
+                               const std::function<void(int64_t, std::span<const float>)>& hear) const {
   Check(!tokens.empty(), "a sequence without tokens has no hidden states");
-  const LanguageModel::Impl& model = impl_->model.impl();
-  std::vector<int64_t> layers = model.model.plan.KeptLayers();
-  layers.push_back(impl_->model.Shape().layers);
   std::vector<Tap> taps;
   taps.reserve(layers.size());
   for (const int64_t layer : layers)
-    taps.push_back({layer, TapPoint::kInput, [&, layer, heard = false](const Rows& rows, const Batch&) mutable {
+    taps.push_back({layer, point, [&, layer, heard = false](const Rows& rows, const Batch&) mutable {
                       if (std::exchange(heard, true)) return;  // a layer whose halves are two stages
                       const HostRows here = rows.ToHost();
-                      on_stream(layer, {here.view().data, static_cast<size_t>(rows.count() * rows.hidden())});
+                      hear(layer, {here.view().data, static_cast<size_t>(rows.count() * rows.hidden())});
                     }});
   // A decoder of its own, because taps belong to a decoder; weights, and their copies on a GPU, are shared.
-  Decoder decoder(impl_->context, model.model.weights, model.model.plan, std::move(taps));
+  const Model& opened = model.impl().model;
+  Decoder decoder(context, opened.weights, opened.plan, std::move(taps));
   decoder.Forward(OneSequence(tokens));
+}
+
+void ModelRunner::HiddenStates(std::span<const int32_t> tokens,
+                               const std::function<void(int64_t, std::span<const float>)>& on_stream) {
+  std::vector<int64_t> layers = impl_->model.impl().model.plan.KeptLayers();
+  layers.push_back(impl_->model.Shape().layers);
+  impl_->Listen(tokens, layers, TapPoint::kInput, on_stream);
+}
+
+void ModelRunner::Updates(std::span<const int32_t> tokens,
+                          const std::function<void(int64_t, std::span<const float>)>& on_update) {
+  impl_->Listen(tokens, impl_->model.impl().model.plan.KeptLayers(), TapPoint::kUpdate, on_update);
 }
 
 }  // namespace shiftrt

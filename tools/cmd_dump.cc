@@ -2,10 +2,11 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "engine/decoder.h"
-#include "runtime/check.h"
-#include "runtime/text.h"
+#include "shiftrt/error.h"
+#include "shiftrt/runner.h"
 #include "tools/options.h"
+#include "tools/tensor_file.h"
+#include "tools/texts.h"
 
 namespace shiftrt {
 
@@ -21,46 +22,32 @@ struct DumpOptions {
 std::vector<int32_t> ReadTokens(const std::string& argument) {
   std::error_code not_a_name;
   const bool file = std::filesystem::is_regular_file(argument, not_a_name);
-  const std::vector<int32_t> ids = ParseTokenIds(file ? ReadText(argument) : argument);
+  const std::vector<int32_t> ids = ParseTokenIds(file ? ReadFileText(argument) : argument);
   if (ids.empty()) FailUsage("--tokens names no token");
   return ids;
 }
 
-Matrix<float> Copy(const Rows& rows) {
-  const HostRows here = rows.ToHost();
-  Matrix<float> out(rows.count(), rows.hidden());
-  std::copy_n(here.view().data, out.size(), out.data());
-  return out;
-}
-
 int Run(const DumpOptions& options) {
-  const Context context = options.common.MakeContext();
-  const Model model = options.common.Open();
-  const int64_t layers = model.weights->config.layers;
-  std::vector<std::pair<std::string, Matrix<float>>> dumped;
-  const auto keep = [&](std::string name) {
-    return [&dumped, name](const Rows& rows, const Batch&) { dumped.emplace_back(name, Copy(rows)); };
+  const Resources resources = options.common.MakeResources();
+  const LanguageModel model = options.common.OpenLanguageModel();
+  const std::vector<int32_t> tokens = ReadTokens(options.tokens);
+  ModelRunner runner(model, resources);
+  std::vector<FileMatrix> tensors;
+  const auto keep = [&](const char* name) {
+    return [&tensors, name, rows = std::ssize(tokens)](int64_t layer, std::span<const float> values) {
+      tensors.push_back({fmt::format("{}.{}", name, layer), rows, {values.begin(), values.end()}});
+    };
   };
-  // hidden.l is the stream before block l and hidden.L the one after the last: for a pruned model the removed layers'
-  // are left out.
-  std::vector<Tap> taps;
-  const std::vector<int64_t> kept = model.plan.KeptLayers();
-  for (int64_t layer : kept) {
-    if (options.hidden) taps.push_back({layer, TapPoint::kInput, keep(fmt::format("hidden.{}", layer))});
-    if (options.delta) taps.push_back({layer, TapPoint::kUpdate, keep(fmt::format("delta.{}", layer))});
+  // A pruned model has no states of its removed layers.
+  if (options.hidden) runner.HiddenStates(tokens, keep("hidden"));
+  if (options.delta) runner.Updates(tokens, keep("delta"));
+  if (options.logits) {
+    FileMatrix logits{"logits", std::ssize(tokens), std::vector<float>(tokens.size() * model.Shape().vocabulary)};
+    runner.Logits(tokens, logits.values);
+    tensors.push_back(std::move(logits));
   }
-  if (options.hidden) taps.push_back({layers, TapPoint::kInput, keep(fmt::format("hidden.{}", layers))});
-  Decoder decoder(context, model.weights, model.plan, std::move(taps));
-  Batch batch;
-  batch.Add(ReadTokens(options.tokens));
-  const Rows h = decoder.Forward(batch);
-  if (options.logits) dumped.emplace_back("logits", decoder.Logits(h));
-
-  std::vector<NamedTensor> tensors;
-  for (const auto& [name, matrix] : dumped)
-    tensors.push_back({name, {matrix.data(), DType::kFloat32, {matrix.rows(), matrix.cols()}}});
-  WriteSafetensors(options.out, tensors);
-  fmt::print("{}: {} tensors of {} tokens\n", options.out, tensors.size(), batch.size());
+  WriteTensors(options.out, tensors);
+  fmt::print("{}: {} tensors of {} tokens\n", options.out, tensors.size(), tokens.size());
   return 0;
 }
 

@@ -3,13 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "api/impl.h"
-#include "engine/decoder.h"
-#include "models/block_tensors.h"
-#include "models/families.h"
-#include "models/part_json.h"
-#include "runtime/check.h"
-#include "shift/criteria/criteria.h"
+#include "shiftrt/error.h"
+#include "shiftrt/inspect.h"
 #include "tools/gpus.h"
 #include "tools/options.h"
 #include "tools/selection.h"
@@ -29,76 +24,55 @@ struct InspectOptions {
   bool families = false;
 };
 
-// "block 3 (mlp.down_proj)": tensors that the plan runs instead of those of the model.
-std::vector<std::string> TensorsOfItsOwn(const Model& model) {
-  const Weights& weights = *model.weights;
-  std::vector<std::string> own;
-  for (const BlockStage* block : model.plan.Blocks()) {
-    std::vector<std::string_view> changed;
-    ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
-      const std::string_view name = row.name;
-      if (tensor.data != (weights.blocks[block->layer].*row.member).data)
-        changed.push_back(name.substr(0, name.rfind(".weight")));
-    });
-    if (!changed.empty()) own.push_back(fmt::format("block {} ({})", block->layer, fmt::join(changed, ", ")));
-  }
-  const auto [final_norm, head, final_norm_bias] = model.plan.Output(weights);
-  if (final_norm.data != weights.final_norm.data || final_norm_bias.data != weights.final_norm_bias.data)
-    own.emplace_back("final norm");
-  if (head.data != weights.head.data) own.emplace_back("head");
-  return own;
+// Tensors in place of the model's, such as "block 3 (mlp.down_proj)".
+std::vector<std::string> OwnNames(const ModelDescription& description) {
+  std::vector<std::string> names;
+  for (const auto& [layer, tensors] : description.own)
+    names.push_back(fmt::format("block {} ({})", layer, fmt::join(tensors, ", ")));
+  if (description.own_norm) names.emplace_back("final norm");
+  if (description.own_head) names.emplace_back("head");
+  return names;
 }
 
-void PrintFacts(const Model& model, const Decoder& decoder) {
-  const ModelConfig& c = model.weights->config;
-  const int64_t blocks = model.plan.blocks(), layers = blocks + static_cast<int64_t>(model.removed.size());
+void PrintFacts(const LanguageModel& model, const ModelDescription& d) {
+  const ModelShape shape = model.Shape();
+  const std::vector<int64_t> removed = model.RemovedLayers();
   fmt::print(
       "{} ({}): {} of {} layers, hidden {}, intermediate {}, {} attention heads, {} key-value heads, head_dim {}\n",
-      model.name, c.family, blocks, layers, c.hidden, c.intermediate, c.heads, c.kv_heads, c.head_dim);
-  if (!model.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(model.removed, ", "));
+      model.Name(), d.family, model.Blocks(), shape.layers, shape.hidden, d.intermediate, d.heads, d.kv_heads,
+      d.head_dim);
+  if (!removed.empty()) fmt::print("layers removed: {}\n", fmt::join(removed, ", "));
   std::vector<std::string> halves;
-  for (const BlockStage* block : model.plan.Blocks())
-    if (block->halves != Halves::kBoth) halves.push_back(fmt::format("{} ({})", block->layer, Name(block->halves)));
+  for (const BlockPart& half : d.half_blocks) halves.push_back(fmt::format("{} ({})", half.layer, Name(half.halves)));
   if (!halves.empty()) fmt::print("half blocks, with the half that runs: {}\n", fmt::join(halves, ", "));
-  const std::vector<std::string> own = TensorsOfItsOwn(model);
+  const std::vector<std::string> own = OwnNames(d);
   if (!own.empty()) fmt::print("tensors in place of the model's: {}\n", fmt::join(own, ", "));
-  if (model.lora)
-    fmt::print("LoRA of rank {} and alpha {} for {} projections, merged into them\n", model.lora->rank,
-               model.lora->alpha, model.lora->factors.size());
-  fmt::print("vocabulary {}, context {}, head {}, {}\n", c.vocab, c.max_positions,
-             model.plan.TiedHead(*model.weights) ? "tied" : "untied", Name(model.weights->embedding.dtype));
-  fmt::print("{} parameters, {} read per token\n\n", Scaled(static_cast<double>(decoder.Parameters()), ""),
-             Scaled(static_cast<double>(decoder.BytesPerToken()), "B"));
+  if (d.lora)
+    fmt::print("LoRA of rank {} and alpha {} for {} projections, merged into them\n", d.lora->rank, d.lora->alpha,
+               d.lora->projections);
+  fmt::print("vocabulary {}, context {}, head {}, {}\n", shape.vocabulary, shape.max_positions,
+             d.tied_head ? "tied" : "untied", model.WeightTypeName());
+  fmt::print("{} parameters, {} read per token\n\n", Scaled(static_cast<double>(model.Parameters()), ""),
+             Scaled(static_cast<double>(model.BytesPerToken()), "B"));
 }
 
-// The bytes of the blocks that run, and of embedding, norms and head.
-void PrintGroups(const Model& model) {
-  const Weights& weights = *model.weights;
-  const OutputWeights output = model.plan.Output(weights);
-  int64_t attention = 0, mlp = 0, norms = output.final_norm.bytes();
-  if (!output.final_norm_bias.empty()) norms += output.final_norm_bias.bytes();
-  for (const BlockStage* block : model.plan.Blocks())
-    ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
-      const bool norm =
-          std::string_view(row.name).find("norm.") != std::string_view::npos && row.output == Axis::kHidden;
-      (norm ? norms : row.half == Halves::kMlp ? mlp : attention) += tensor.bytes();
-    });
+void PrintGroups(const ModelDescription& description) {
+  const auto& [embedding, attention, mlp, norms, head] = description.bytes;
   Table table({"group", "bytes"});
   const auto row = [&](const char* name, int64_t bytes) { table.Add({name, Scaled(static_cast<double>(bytes), "B")}); };
-  row("embedding", weights.embedding.bytes());
+  row("embedding", embedding);
   row("attention", attention);
   row("mlp", mlp);
   row("norms", norms);
-  if (!model.plan.TiedHead(weights)) row("head", output.head.bytes());
+  if (!description.tied_head) row("head", head);
   fmt::print("{}\n", table.Text());
 }
 
-void PrintAdapters(const DepthPlan& plan) {
+void PrintAdapters(const std::vector<AdapterDescription>& adapters) {
   Table table({"adapter for", "rank", "parameters"});
-  for (const AdapterStage* adapter : plan.Adapters())
-    table.Add({fmt::format("layers {}", Names(adapter->parts, ",")), std::to_string(adapter->lra->rank()),
-               std::to_string(adapter->lra->parameters())});
-  if (!plan.Adapters().empty()) fmt::print("{}\n", table.Text());
+  for (const auto& [parts, rank, parameters] : adapters)
+    table.Add({fmt::format("layers {}", Names(parts, ",")), std::to_string(rank), std::to_string(parameters)});
+  if (!adapters.empty()) fmt::print("{}\n", table.Text());
 }
 
 // Criterion and number of units of each selection.
@@ -118,9 +92,8 @@ void PrintScores(const std::vector<Selection>& selections, int64_t layers) {
   Table table(header);
   const bool halves = std::any_of(selections.begin(), selections.end(),
                                   [](const Selection& selection) { return selection.unit == Unit::kHalf; });
-  const Unit rows = halves ? Unit::kHalf : Unit::kBlock;
-  for (int64_t i = 0; i < UnitsOf(rows, layers); ++i) {
-    const BlockPart part = PartOf(rows, i);
+  for (int64_t i = 0; i < (halves ? 2 * layers : layers); ++i) {
+    const BlockPart part = halves ? BlockPart::At(i) : BlockPart(i);
     std::vector<std::string> row = {Name(part)};
     for (const Selection& selection : selections) {
       const bool of_block = halves && selection.unit == Unit::kBlock;
@@ -133,15 +106,6 @@ void PrintScores(const std::vector<Selection>& selections, int64_t layers) {
   }
   fmt::print("{}  x: removed; the score of consecutive {} is in the row of the first\n\n", table.Text(),
              halves ? "halves, and of a block," : "layers");
-}
-
-// In layers; a half counts as half a layer.
-double Overlap(const Selection& a, const Selection& b) {
-  int64_t places = 0;
-  for (const BlockPart& x : a.removed)
-    for (const BlockPart& y : b.removed)
-      places += std::max<int64_t>(0, std::min(x.end(), y.end()) - std::max(x.begin(), y.begin()));
-  return static_cast<double>(places) / 2;
 }
 
 void PrintSets(const std::vector<Selection>& selections) {
@@ -161,24 +125,9 @@ void PrintSets(const std::vector<Selection>& selections) {
 
 std::string FamiliesTable() {
   Table table({"architecture", "family", "since", "models"});
-  for (const Family& family : Families()) table.Add({family.architecture, family.name, family.since, family.models});
+  for (const auto& [architecture, name, since, models] : SupportedFamilies())
+    table.Add({architecture, name, since, models});
   return table.Text();
-}
-
-nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const Selection& s : selections) {
-    std::vector<double> overlap;
-    overlap.reserve(selections.size());
-    for (const Selection& other : selections) overlap.push_back(Overlap(s, other));
-    json.push_back({{"criterion", s.criterion},
-                    {"scores", s.scores},
-                    {"removed", s.removed},
-                    {"window", s.window},
-                    {"unit", Name(s.unit)},
-                    {"overlap", overlap}});
-  }
-  return json;
 }
 
 int Run(const InspectOptions& options) {
@@ -196,27 +145,23 @@ int Run(const InspectOptions& options) {
   }
   std::vector<PruneSpec> specs;
   if (!options.prune.empty()) specs = ParsePruneList(options.prune, "0.25");
-  const Context context = options.common.MakeContext();
-  const LanguageModel opened = options.common.OpenLanguageModel();
-  const Model& model = opened.impl().model;
-  const Decoder decoder(context, model.weights, model.plan);
-  PrintFacts(model, decoder);
-  PrintGroups(model);
-  PrintAdapters(model.plan);
-  const int64_t layers = model.weights->config.layers;
-  nlohmann::json json = {{"model", model.name},
-                         {"layers", layers},
-                         {"parameters", decoder.Parameters()},
-                         {"bytes", decoder.BytesPerToken()}};
+  const Resources resources = options.common.MakeResources();
+  const LanguageModel model = options.common.OpenLanguageModel();
+  const ModelDescription description = Describe(model);
+  PrintFacts(model, description);
+  PrintGroups(description);
+  PrintAdapters(description.adapters);
+  nlohmann::json json = {{"model", model.Name()},
+                         {"layers", model.Shape().layers},
+                         {"parameters", model.Parameters()},
+                         {"bytes", model.BytesPerToken()}};
   if (!specs.empty()) {
-    CalibrationSet calibration;
-    if (NeedCalibration(specs))
-      calibration = LoadCalibration(CalibrationFor(options.calib, opened, options.common), model.RequireTokenizer(),
-                                    options.common.seed, CalibrationBatchTokens(context.device));
+    const CalibrationSpec text =
+        ReadsText(specs) ? CalibrationFor(options.calib, model, options.common) : CalibrationSpec();
     const auto progress = options.common.MakeProgress();
     const std::vector<Selection> selections =
-        SelectLayers(specs, {context, model.weights, &calibration.fit, options.common.seed}, *progress);
-    PrintScores(selections, layers);
+        ScoreLayers(model, specs, text, options.common.seed, resources, progress.get());
+    PrintScores(selections, model.Shape().layers);
     PrintSets(selections);
     json["selections"] = SelectionsJson(selections);
   }

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "runtime/check.h"
-#include "runtime/json.h"
-#include "runtime/text.h"
-#include "tokenizers/chat_template.h"
+#include "shiftrt/error.h"
+#include "shiftrt/tokenizer.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
+#include "tools/texts.h"
 
 namespace shiftrt {
 
@@ -20,54 +18,33 @@ struct TokenizeOptions {
   bool ids_only = false, decode = false, bos = false, many = false, rendered = false;
 };
 
-void PrintIds(const Tokenizer& tokenizer, const std::string& text, bool bos) {
-  fmt::print("{}\n", fmt::join(bos ? tokenizer.EncodeWithBos(text) : tokenizer.Encode(text), " "));
+void PrintIds(const ModelTokenizer& tokenizer, const std::string& text, bool bos) {
+  fmt::print("{}\n", fmt::join(tokenizer.Encode(text, bos), " "));
 }
 
-// The conversation of a file as the model reads it: a list of messages, or an object of all variables.
-std::string Rendered(const TokenizeOptions& options, const Tokenizer& tokenizer) {
-  using nlohmann::ordered_json;
-  const auto directory = TokenizerDirectory(options.common.model);
-  const auto chat = LoadChatTemplate(directory, tokenizer);
-  Check(chat != nullptr, "{}: there is no chat template", directory.string());
-  ordered_json variables = ParseOrderedJson(ReadText(options.conversation), options.conversation);
-  if (variables.is_array()) {
-    ordered_json messages = std::move(variables);
-    variables = ordered_json::object();
-    variables["messages"] = std::move(messages);
-    variables["add_generation_prompt"] = true;
+void Print(const TokenizeOptions& options, const ModelTokenizer& tokenizer, const std::string& text) {
+  if (options.rendered) {
+    fmt::print("{}", text);
+  } else if (options.decode) {
+    fmt::print("{}\n", tokenizer.Decode(ParseTokenIds(text)));
+  } else if (options.many) {
+    std::istringstream texts(text);
+    for (std::string one; std::getline(texts, one, '\0');) PrintIds(tokenizer, one, options.bos);
+  } else if (options.ids_only) {
+    PrintIds(tokenizer, text, options.bos);
+  } else {
+    const std::vector<int32_t> ids = tokenizer.Encode(text, options.bos);
+    for (const int32_t id : ids) fmt::print("{:>8}  {}\n", id, tokenizer.Piece(id));
+    fmt::print("{} tokens\n", ids.size());
   }
-  Check(variables.is_object() && variables.contains("messages") && variables["messages"].is_array(),
-        "{}: neither a list of messages nor an object with \"messages\"", options.conversation);
-  return chat->Render(variables);
 }
 
 int Run(const TokenizeOptions& options) {
   PullMissingModel(options.common.model, options.common.offline, options.common.quiet);
-  const auto tokenizer = OpenTokenizer(options.common.model);
-  const std::string text = !options.conversation.empty() ? Rendered(options, *tokenizer)
-                           : options.file.empty()        ? options.text
-                                                         : ReadText(options.file);
-  if (options.rendered) {
-    fmt::print("{}", text);
-    return 0;
-  }
-  if (options.decode) {
-    fmt::print("{}\n", tokenizer->Decode(ParseTokenIds(text)));
-    return 0;
-  }
-  if (options.many) {
-    std::istringstream texts(text);
-    for (std::string one; std::getline(texts, one, '\0');) PrintIds(*tokenizer, one, options.bos);
-    return 0;
-  }
-  if (options.ids_only) {
-    PrintIds(*tokenizer, text, options.bos);
-    return 0;
-  }
-  const std::vector<int32_t> ids = options.bos ? tokenizer->EncodeWithBos(text) : tokenizer->Encode(text);
-  for (int32_t id : ids) fmt::print("{:>8}  {}\n", id, tokenizer->Piece(id));
-  fmt::print("{} tokens\n", ids.size());
+  const ModelTokenizer tokenizer = ModelTokenizer::Open(options.common.model);
+  const std::string &chat = options.conversation,
+                    text = options.file.empty() ? options.text : ReadFileText(options.file);
+  Print(options, tokenizer, chat.empty() ? text : tokenizer.RenderChat(ReadFileText(chat), chat));
   return 0;
 }
 

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
 #include "export/formats.h"
+#include "models/part_json.h"
 #include "shift/options.h"
 
 namespace shiftrt {
@@ -96,6 +98,30 @@ bool Removes(const Selection& selection, const BlockPart& part) {
   return std::any_of(selection.removed.begin(), selection.removed.end(), [&](const BlockPart& removed) {
     return removed.begin() <= part.begin() && part.end() <= removed.end();
   });
+}
+
+double Overlap(const Selection& a, const Selection& b) {
+  int64_t places = 0;
+  for (const BlockPart& x : a.removed)
+    for (const BlockPart& y : b.removed)
+      places += std::max<int64_t>(0, std::min(x.end(), y.end()) - std::max(x.begin(), y.begin()));
+  return static_cast<double>(places) / 2;
+}
+
+nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const Selection& s : selections) {
+    std::vector<double> overlap;
+    overlap.reserve(selections.size());
+    for (const Selection& other : selections) overlap.push_back(Overlap(s, other));
+    json.push_back({{"criterion", s.criterion},
+                    {"scores", s.scores},
+                    {"removed", s.removed},
+                    {"window", s.window},
+                    {"unit", Name(s.unit)},
+                    {"overlap", overlap}});
+  }
+  return json;
 }
 
 const char* UnitsName(const Selection& selection) { return selection.unit == Unit::kHalf ? "half blocks" : "layers"; }

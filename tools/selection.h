@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "shift/corrections/corrections.h"
 #include "shift/criteria/criteria.h"
@@ -21,6 +23,10 @@ std::string ScoreText(const Selection& selection, int64_t unit);
 // The units that were scored, which tables have a row each of: blocks, or halves of blocks.
 int64_t UnitsOf(const Selection& selection, int64_t layers);
 bool Removes(const Selection& selection, const BlockPart& part);
+// The layers that both remove; a half counts as half a layer.
+double Overlap(const Selection& a, const Selection& b);
+// With scores, removed layers and overlaps of each.
+nlohmann::json SelectionsJson(const std::vector<Selection>& selections);
 // "layers" or "half blocks", by what was scored; and how many of these are removed.
 const char* UnitsName(const Selection& selection);
 int64_t UnitsRemoved(const Selection& selection);

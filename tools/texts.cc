@@ -98,6 +98,8 @@ void Limit(int64_t limit, const LanguageModel& model, const std::string& protoco
   if (limit > 0) text.tokens.resize(std::min<size_t>(text.tokens.size(), std::max(limit, WindowOf(model, protocol))));
 }
 
+std::string ReadFileText(const std::string& file) { return ReadText(file); }
+
 void AddTextTokens(CLI::App& app, int64_t& text_tokens) {
   app.add_option("--text-tokens", text_tokens,
                  "measure perplexity on the first N tokens of the text only, but on one window at least (0: all)")

@@ -154,6 +154,14 @@ class ModelRunner {
   /// \throws Error for a sequence that is too long, or a token id that does not exist; OutOfMemory
   void HiddenStates(std::span<const int32_t> tokens,
                     const std::function<void(int64_t layer, std::span<const float> stream)>& on_stream);
+  /// What each block that runs adds to the residual stream of a sequence.
+  /// \param tokens token ids, at least one
+  /// \param on_update called with the layer of the original model, and with (tokens, ModelShape::hidden) floats that
+  /// are
+  ///     valid during the call
+  /// \throws Error for a sequence that is too long, or a token id that does not exist; OutOfMemory
+  void Updates(std::span<const int32_t> tokens,
+               const std::function<void(int64_t layer, std::span<const float> update)>& on_update);
 
  private:
   friend class Conversation;

@@ -10,6 +10,7 @@
 #include "shiftrt/evaluate.h"
 #include "shiftrt/export.h"
 #include "shiftrt/finetune.h"
+#include "shiftrt/inspect.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
 #include "shiftrt/provenance.h"
@@ -18,4 +19,5 @@
 #include "shiftrt/repair.h"
 #include "shiftrt/resources.h"
 #include "shiftrt/runner.h"
+#include "shiftrt/tokenizer.h"
 #include "shiftrt/version.h"

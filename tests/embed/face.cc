@@ -59,6 +59,37 @@ void Chats(const shiftrt::LanguageModel& model, const std::filesystem::path& dir
   EXPECT(chat.EncodeMessage("hi") == EncodeChat(chat, std::vector<shiftrt::ChatMessage>{{"user", "hi"}}));
 }
 
+// The tokenizer alone does what that of the model does.
+void Tokenizes(const shiftrt::LanguageModel& model) {
+  const shiftrt::ModelTokenizer tokenizer = shiftrt::ModelTokenizer::Open(model.Directory().string());
+  const std::vector<int32_t> tokens = tokenizer.Encode(kPrompt, /*bos=*/true);
+  EXPECT(tokens == model.Encode(kPrompt) &&
+         tokenizer.Decode(tokenizer.Encode(kPrompt)).find(kPrompt) != std::string::npos);
+  EXPECT(!tokenizer.Piece(tokens.back()).empty());
+  EXPECT(!Refusal<shiftrt::Error>([&] { tokenizer.Piece(static_cast<int32_t>(model.Shape().vocabulary)); }).empty());
+  EXPECT(!Refusal<shiftrt::Error>([&] { tokenizer.RenderChat("{}"); }).empty());
+}
+
+// Scores are those by which a repair chooses, and descriptions name what runs.
+void Describes(const shiftrt::LanguageModel& model, const shiftrt::RepairResult& repair) {
+  const shiftrt::ModelDescription original = Describe(model), corrected = Describe(repair.corrected);
+  EXPECT(original.adapters.empty() && original.own.empty() && !original.lora && !original.own_head);
+  EXPECT(original.heads % original.kv_heads == 0 && original.bytes.attention > corrected.bytes.attention);
+  EXPECT(std::ssize(corrected.adapters) == repair.corrected.Adapters() && corrected.adapters.front().rank == 16);
+  const std::vector<shiftrt::BlockPart> half = {{1, shiftrt::Halves::kMlp}};
+  const shiftrt::ModelDescription halved = Describe(model.Without(half));
+  EXPECT(halved.half_blocks.size() == 1 && halved.half_blocks.front().halves == shiftrt::Halves::kAttention);
+  EXPECT(halved.bytes.mlp < original.bytes.mlp && halved.bytes.attention == original.bytes.attention);
+
+  const shiftrt::Recipe recipe = SmallRecipe(model);
+  const std::vector<shiftrt::PruneSpec> specs = {recipe.prune, {.criterion = "magnitude-l1", .count = 1}};
+  const std::vector<shiftrt::Selection> scored = ScoreLayers(model, specs, recipe.text, recipe.seed);
+  EXPECT(scored.size() == 2 && scored[0].scores == repair.report.selection.scores && scored[1].removed.size() == 1);
+  EXPECT(shiftrt::ReadsText(specs) && !shiftrt::ReadsText(std::span(specs).last(1)));
+  EXPECT(!Refusal<shiftrt::UsageError>([&] { ScoreLayers(model, specs); }).empty());
+  EXPECT(shiftrt::SupportedFamilies().size() > 10);
+}
+
 void Errors(const shiftrt::LanguageModel& model) {
   EXPECT(Refusal<shiftrt::Error>([] { shiftrt::LanguageModel::Open("/nowhere"); }).find("/nowhere") !=
          std::string::npos);
@@ -81,6 +112,21 @@ void Errors(const shiftrt::LanguageModel& model) {
   EXPECT(!Refusal<shiftrt::Error>([&] { runner.LogProbabilities(unknown); }).empty());
 }
 
+// The stream before a block, and the block's update, add up to the stream behind it.
+void Updates(shiftrt::ModelRunner& runner, const std::vector<int32_t>& tokens) {
+  std::vector<std::vector<float>> streams;
+  runner.HiddenStates(
+      tokens, [&](int64_t, std::span<const float> stream) { streams.emplace_back(stream.begin(), stream.end()); });
+  size_t blocks = 0;
+  runner.Updates(tokens, [&](int64_t, std::span<const float> update) {
+    const std::vector<float>&before = streams[blocks], &behind = streams[++blocks];
+    double worst = 0;
+    for (size_t i = 0; i < update.size(); ++i) worst = std::fmax(worst, std::abs(before[i] + update[i] - behind[i]));
+    EXPECT(update.size() == before.size() && worst < 1e-4);
+  });
+  EXPECT(blocks + 1 == streams.size());
+}
+
 // The logits of all positions have the log-probabilities of the sequence, and the streams have the right shape.
 void AllPositions(const shiftrt::LanguageModel& model, shiftrt::ModelRunner& runner, const std::vector<int32_t>& tokens,
                   const std::vector<float>& expected) {
@@ -101,6 +147,7 @@ void AllPositions(const shiftrt::LanguageModel& model, shiftrt::ModelRunner& run
     EXPECT(stream.size() == tokens.size() * model.Shape().hidden && std::isfinite(stream.back()));
   });
   EXPECT(static_cast<int64_t>(layers.size()) == model.Blocks() + 1 && layers.back() == model.Shape().layers);
+  Updates(runner, tokens);
 }
 
 // A sequence continued token by token has the probabilities that the whole one has.
@@ -315,6 +362,8 @@ void Run(const char* name, const char* directory) {
 
   TwoThreads(model, repair, Speak(model, 2));
   Chats(model, std::string(directory) + ".chat");
+  Tokenizes(model);
+  Describes(model, repair);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 namespace shiftrt::hostile {
 namespace {
 
-constexpr int64_t kWidth = 8, kInner = 12;  // of SmallConfig()
+constexpr int64_t kWidth = 8, kInner = 12;  // those of SmallConfig()
 
 Matrix<float> Noise(int64_t rows, int64_t cols, Random& random) {
   Matrix<float> m(rows, cols);
@@ -116,7 +116,7 @@ TEST(HostileModels, Gguf) {
     GgufBytes file = GgufMetadataOf(weights->config);
     AddGgufTensors(*weights, file, "token_embd.weight");
     const auto rows = static_cast<uint64_t>(weights->config.vocab);
-    std::string blocks(rows * 34, '\1');  // of 32 numbers each: a scale in float16, then bytes
+    std::string blocks(rows * 34, '\1');  // each has 32 numbers: a scale in float16, then bytes
     blocks[0] = '\0', blocks[1] = '\x7E';
     file.AddTensor("token_embd.weight", {rows, 32}, 8, blocks);
     WriteText(directory / kFile, file.Bytes());

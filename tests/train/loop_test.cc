@@ -85,7 +85,7 @@ TEST_F(LoopTest, ComesToTheGoal) {
   RemoveCheckpoint();
   options_.schedule.steps = 1;
   EXPECT_NEAR(Run()[0], 0.05, 1e-6);
-  EXPECT_NEAR(history_.gradient_norms[0], 4 * 1.045, 0.2);  // of sixteen values
+  EXPECT_NEAR(history_.gradient_norms[0], 4 * 1.045, 0.2);  // the parameter has sixteen values
 }
 
 // A step has two passes, which two processes share, while a third one has none.
@@ -167,7 +167,7 @@ TEST_F(LoopTest, TheBestStateIsKeptAndContinuesToTheSameBits) {
                Interrupted);
   EXPECT_EQ(Run(), kept);
   EXPECT_EQ(history_.resumed, 5);
-  EXPECT_EQ(Run(), kept);  // of a finished training
+  EXPECT_EQ(Run(), kept);  // continues a finished training
 }
 
 TEST_F(LoopTest, ValidationsMayBeSharesOfTheTraining) {

@@ -116,7 +116,7 @@ TEST_F(TrainingTextTest, ALongDocumentIsDivided) {
   for (int64_t s = 0; s < texts.training.sequences(); ++s) {
     const std::string sequence = Sequence(texts.training, s);
     EXPECT_LE(sequence.size(), size_t{10});
-    EXPECT_EQ(sequence.find_first_not_of(sequence[0]), sequence.npos) << sequence;  // of one document
+    EXPECT_EQ(sequence.find_first_not_of(sequence[0]), sequence.npos) << sequence;  // its document has one letter
     read += sequence;
   }
   std::sort(read.begin(), read.end());

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "include/shiftrt/inspect.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "api/impl.h"
+#include "models/block_tensors.h"
+#include "models/families.h"
+#include "runtime/check.h"
+#include "shift/criteria/criteria.h"
+#include "text/calibration.h"
+
+namespace shiftrt {
+
+namespace {
+
+std::vector<OwnTensors> OwnOf(const Model& model) {
+  const Weights& weights = *model.weights;
+  std::vector<OwnTensors> own;
+  for (const BlockStage* block : model.plan.Blocks()) {
+    OwnTensors tensors{block->layer, {}};
+    ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
+      const std::string_view name = row.name;
+      if (tensor.data != (weights.blocks[block->layer].*row.member).data)
+        tensors.names.emplace_back(name.substr(0, name.rfind(".weight")));
+    });
+    if (!tensors.names.empty()) own.push_back(std::move(tensors));
+  }
+  return own;
+}
+
+TensorBytes BytesOf(const Model& model) {
+  const Weights& weights = *model.weights;
+  const OutputWeights output = model.plan.Output(weights);
+  TensorBytes bytes;
+  bytes.embedding = weights.embedding.bytes();
+  bytes.norms = output.final_norm.bytes() + (output.final_norm_bias.empty() ? 0 : output.final_norm_bias.bytes());
+  if (!model.plan.TiedHead(weights)) bytes.head = output.head.bytes();
+  for (const BlockStage* block : model.plan.Blocks())
+    ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
+      const bool norm =
+          std::string_view(row.name).find("norm.") != std::string_view::npos && row.output == Axis::kHidden;
+      (norm ? bytes.norms : row.half == Halves::kMlp ? bytes.mlp : bytes.attention) += tensor.bytes();
+    });
+  return bytes;
+}
+
+}  // namespace
+
+ModelDescription Describe(const LanguageModel& opened) {
+  const Model& model = opened.impl().model;
+  const Weights& weights = *model.weights;
+  const ModelConfig& config = weights.config;
+  const auto [final_norm, head, final_norm_bias] = model.plan.Output(weights);
+  ModelDescription description;
+  description.family = config.family;
+  description.intermediate = config.intermediate;
+  description.heads = config.heads;
+  description.kv_heads = config.kv_heads;
+  description.head_dim = config.head_dim;
+  description.tied_head = model.plan.TiedHead(weights);
+  description.bytes = BytesOf(model);
+  for (const BlockStage* block : model.plan.Blocks())
+    if (block->halves != Halves::kBoth) description.half_blocks.emplace_back(block->layer, block->halves);
+  description.own = OwnOf(model);
+  description.own_norm =
+      final_norm.data != weights.final_norm.data || final_norm_bias.data != weights.final_norm_bias.data;
+  description.own_head = head.data != weights.head.data;
+  for (const AdapterStage* adapter : model.plan.Adapters())
+    description.adapters.push_back({adapter->parts, adapter->lra->rank(), adapter->lra->parameters()});
+  if (model.lora) description.lora = {model.lora->rank, model.lora->alpha, std::ssize(model.lora->factors)};
+  return description;
+}
+
+std::vector<Selection> ScoreLayers(const LanguageModel& opened, std::span<const PruneSpec> specs,
+                                   const CalibrationSpec& text, uint64_t seed, const Resources& resources,
+                                   Progress* progress) {
+  const Model& model = opened.impl().model;
+  const Context context = MakeContext(resources);
+  CalibrationSet calibration;
+  if (ReadsText(specs)) {
+    if (text.source.empty()) FailUsage(Field("text"), "a criterion reads calibration text; give some");
+    calibration = LoadCalibration(text, model.RequireTokenizer(), seed, CalibrationBatchTokens(context.device));
+  }
+  ProgressOf reports(progress);
+  return SelectLayers({specs.begin(), specs.end()}, {context, model.weights, &calibration.fit, seed}, reports);
+}
+
+bool ReadsText(std::span<const PruneSpec> specs) { return NeedCalibration({specs.begin(), specs.end()}); }
+
+std::vector<SupportedFamily> SupportedFamilies() {
+  std::vector<SupportedFamily> families;
+  for (const Family& family : Families())
+    families.push_back({family.architecture, family.name, family.since, family.models});
+  return families;
+}
+
+}  // namespace shiftrt
