@@ -14,8 +14,6 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kHeldoutEvery = 8;
-
 bool ParsePositive(std::string_view text, int64_t* value) {
   constexpr int64_t kMost = 1'000'000'000;
   return ParseNumber(text, value) && *value >= 1 && *value <= kMost;
@@ -59,11 +57,8 @@ std::vector<int64_t> Choose(int64_t wanted, int64_t available, uint64_t seed) {
   return chosen;
 }
 
-// Every eighth sample, or the last of a few.
-bool IsHeldout(int64_t index, int64_t count) {
-  if (count < kHeldoutEvery) return count >= 2 && index == count - 1;
-  return index % kHeldoutEvery == kHeldoutEvery - 1;
-}
+// The last of so many samples is held out each time: of eight, or of all if there are two to seven.
+int64_t HeldoutPeriod(int64_t samples) { return std::clamp<int64_t>(samples, 2, 8); }
 
 void AddSample(std::span<const int32_t> sample, int64_t batch_tokens, std::vector<Batch>& batches) {
   if (batches.empty() || batches.back().size() + static_cast<int64_t>(sample.size()) > batch_tokens)
@@ -94,7 +89,7 @@ CalibrationSpec ParseCalibration(const std::string& text) {
 
 CalibrationCounts CountCalibration(int64_t samples, int64_t tokens, int64_t batch_tokens) {
   CalibrationCounts counts;
-  counts.heldout_samples = samples < kHeldoutEvery ? (samples >= 2 ? 1 : 0) : samples / kHeldoutEvery;
+  counts.heldout_samples = samples / HeldoutPeriod(samples);
   counts.fit_samples = samples - counts.heldout_samples;
   counts.samples_per_batch = std::max<int64_t>(1, batch_tokens / tokens);
   const auto batches = [&](int64_t of) { return (of + counts.samples_per_batch - 1) / counts.samples_per_batch; };
@@ -118,7 +113,7 @@ CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tok
   const int64_t count = std::min(spec.samples, available);
   const std::vector<int64_t> chosen = Choose(count, available, seed);
   for (int64_t i = 0; i < count; ++i) {
-    const bool heldout = IsHeldout(i, count);
+    const bool heldout = (i + 1) % HeldoutPeriod(count) == 0;
     AddSample(std::span(tokens).subspan(chosen[i] * spec.tokens, spec.tokens), batch_tokens,
               heldout ? set.heldout : set.fit);
     (heldout ? set.heldout_tokens : set.fit_tokens) += spec.tokens;

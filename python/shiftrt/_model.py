@@ -10,81 +10,18 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Union
 
 import numpy as np
 
 from . import _installed, _native
+from ._progress import Steps, listener_of
 from ._results import Evaluation, Finetuned, Generation, Perplexity, Step, Table, Task, TaskResult
 from .errors import UsageError
 
 # A text: the name of a file or a known name ("c4"), or the texts themselves as a list of str.
 Text = Union[str, os.PathLike, Sequence[str]]
-
-
-class _Bar:
-    """Writes the progress of a call to stderr."""
-
-    def begin(self, phase: str, total: int) -> None:
-        self.phase, self.total, self.done, self.shown = phase, total, 0, 0.0
-
-    def advance(self, count: int) -> None:
-        self.done += count
-        now = time.monotonic()
-        if now - self.shown > 0.1:
-            self.shown = now
-            self.show("")
-
-    def end(self) -> None:
-        self.show("\n")
-
-    def show(self, end: str) -> None:
-        total = f" of {self.total}" if self.total else ""  # there is none of a training for a given time
-        print(f"\r{self.phase}: {self.done}{total}", end=end, file=sys.stderr, flush=True)
-
-
-class _Calls:
-    """Hands the progress of a call to a function of (phase, done, total)."""
-
-    def __init__(self, function: Callable[[str, int, int], None]):
-        self.function = function
-
-    def begin(self, phase: str, total: int) -> None:
-        self.phase, self.total, self.done = phase, total, 0
-        self.function(phase, 0, total)
-
-    def advance(self, count: int) -> None:
-        self.done += count
-        self.function(self.phase, self.done, self.total)
-
-    def end(self) -> None:
-        pass
-
-
-class _Steps:
-    """Hands the steps of a training to an object with the methods of progress."""
-
-    def __init__(self, listener):
-        self.listener, self.done = listener, 0
-
-    def __call__(self, step: Step) -> None:
-        if self.done == 0:
-            self.listener.begin("recover", step.total)
-        if step.done > self.done:
-            self.listener.advance(step.done - self.done)
-        self.done = step.done
-
-    def end(self) -> None:
-        if self.done:
-            self.listener.end()
-
-
-def _listener(progress):
-    if progress is True:
-        return _Bar()
-    return _Calls(progress) if callable(progress) else progress or None
 
 
 @contextlib.contextmanager
@@ -156,7 +93,7 @@ def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memo
         for library in _installed.cuda_libraries():
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # dlopen() of its name then finds it
     resources = _native.Resources(threads, memory, gpus, products)
-    handle = _native.open(os.fspath(name), weights, check_finite, os.fspath(lora), _listener(progress))
+    handle = _native.open(os.fspath(name), weights, check_finite, os.fspath(lora), listener_of(progress))
     return Model(handle, resources)
 
 
@@ -187,7 +124,7 @@ def _evaluate(models: dict[str, Model], tasks, data, shots, limit, progress) -> 
     """Scores models that share their weights on the same items."""
     names = tasks if isinstance(tasks, str) else ",".join(tasks)
     handles, resources = [model._handle for model in models.values()], next(iter(models.values()))._resources
-    results = _native.evaluate(handles, names, [os.fspath(place) for place in data], shots, limit, resources, _listener(progress))
+    results = _native.evaluate(handles, names, [os.fspath(place) for place in data], shots, limit, resources, listener_of(progress))
     return Evaluation([
         TaskResult(task, quoted, items, seconds,
                    {name: {metric: (value, error) for metric, value, error in metrics} for name, metrics in zip(models, scores)})
@@ -367,14 +304,14 @@ class Model:
             raise UsageError("recover_text: it goes with recover")
         if text is None and (samples or tokens):
             text = os.path.join(self.directory, "calibration.txt")
-        listener = _listener(progress)
+        listener = listener_of(progress)
         with _text_file(text, "jsonl") as file:
             if file:
                 words["text"] = f"{file}:{samples or 256}x{tokens or 512}"
             made = _native.repair(self._handle, recipe or "", words, self._resources, listener, os.fspath(keep))
             repair = Repair(self, *(None if handle is None else self._derived(handle) for handle in made))
             if recover:
-                steps = listener and _Steps(listener)
+                steps = listener and Steps(listener)
                 repair.recovery = (repair.merged or repair.corrected).finetune(
                     preset="recover", budget=recover, text=recover_text or file or None, seed=int(words.get("seed", 0)), progress=steps,
                     **_checkpoint(keep, recover, text, recover_text))
@@ -392,7 +329,7 @@ class Model:
             progress: as of `open`.
         """
         with _text_file(text, "txt") as file:
-            return Perplexity(*_native.perplexity(self._handle, file, protocol, tokens, self._resources, _listener(progress)))
+            return Perplexity(*_native.perplexity(self._handle, file, protocol, tokens, self._resources, listener_of(progress)))
 
     def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int = 0, limit: int = 0,
                  progress=None) -> Evaluation:
@@ -418,7 +355,7 @@ class Model:
             Of each sequence the sum of the natural logarithms of the probabilities, and whether each token was the most likely one.
         """
         wanted = [([int(token) for token in ids], int(scored)) for ids, scored in sequences]
-        return _native.score(self._handle, wanted, self._resources, _listener(progress))
+        return _native.score(self._handle, wanted, self._resources, listener_of(progress))
 
     def score_texts(self, texts: Iterable[tuple[str, str]], *, progress=None) -> list[tuple[float, bool]]:
         """Log-likelihoods of texts, encoded as lm-evaluation-harness does it.
@@ -554,7 +491,7 @@ class Model:
             UsageError: the format cannot hold the model; the message names those that can.
         """
         return _native.export(self._handle, os.fspath(directory), format, shard_bytes, q8_0, base_name, self._resources,
-                              _listener(progress))
+                              listener_of(progress))
 
     def save(self, directory: str | os.PathLike, *, with_weights: bool = False, merge_lora: bool = False) -> None:
         """Writes the plan, its adapters and the weights that it changes; `open` and the command line read the directory.
