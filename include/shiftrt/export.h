@@ -41,10 +41,14 @@ std::vector<ExportFormatName> ExportFormatNames();
 void CheckExport(const std::string& format, const std::filesystem::path& output);
 
 /// Writes a model into a new or empty directory: under a temporary name beside it, read back and compared, then
-/// renamed. If anything fails, nothing is left. \param model the model \param output the directory \param settings the
-/// format and its details \param resources what the export may use of the machine \param progress receives reports;
-/// null: none are made \return notes for the user, whole sentences \throws UsageError for an unknown format, for a
-/// model that the format cannot hold (the message names the reason and
+/// renamed. If anything fails, nothing is left.
+/// \param model the model
+/// \param output the directory
+/// \param settings the format and its details
+/// \param resources what the export may use of the machine
+/// \param progress receives reports; null: none are made
+/// \return notes for the user, whole sentences
+/// \throws UsageError for an unknown format, for a model that the format cannot hold (the message names the reason and
 ///     the formats that can), and for a directory that is not empty; Error if something cannot be written; Interrupted
 std::vector<std::string> Export(const LanguageModel& model, const std::filesystem::path& output,
                                 const ExportSettings& settings = {}, const Resources& resources = {},

@@ -57,11 +57,10 @@ struct ModelShape {
 class LanguageModel {
  public:
   /// Opens a model.
-  /// \param name a directory with a Hugging Face checkpoint (config.json, safetensors, tokenizer files) or one that
-  /// Save()
-  ///     has written; a GGUF file, of a split one the first part; "demo", the model that comes with the library; or a
-  ///     name that is looked up in the directories of the environment variable SHIFTRT_MODELS and in the Hugging Face
-  ///     cache
+  /// \param name a directory with a Hugging Face checkpoint (config.json, safetensors, tokenizer files), or one that
+  ///     Save() has written; a GGUF file, of a split one the first part; "demo", the model that comes with the library;
+  ///     or a name that is looked up in the directories of the environment variable SHIFTRT_MODELS and in the Hugging
+  ///     Face cache
   /// \param settings how the weights are read
   /// \return the model
   /// \throws Error if nothing is found (the message lists the places), or a file is malformed or not supported

@@ -103,9 +103,9 @@ class ModelRunner {
                       const std::function<bool(int32_t token)>& on_token = {});
 
   /// Continues many prompts, several of them together: on a CPU, the weights are then read once for all of them. A
-  /// reply that ends makes room for the next prompt. \param prompts token ids of each prompt, at least one;
-  /// LanguageModel::Encode and EncodeMessage make them \param settings how tokens are chosen, without on_text; prompt i
-  /// has the seed `seed` + i, and up to rounding the
+  /// reply that ends makes room for the next prompt.
+  /// \param prompts token ids of each prompt, at least one; LanguageModel::Encode and EncodeMessage make them
+  /// \param settings how tokens are chosen, without on_text; prompt i has the seed `seed` + i, and up to rounding the
   ///     reply that Generate() gives with it
   /// \param batch prompts that are continued together at most, at least 1; each takes the memory of its keys and values
   /// \param on_reply called with the index of a prompt and its reply, in the order in which the replies end; the
@@ -143,14 +143,12 @@ class ModelRunner {
   /// \param tokens token ids, at least one
   /// \param logits receives (tokens, ModelShape::vocabulary) floats, row by row: those of the token that follows each
   /// \throws UsageError for a buffer of another size; Error for a sequence that is too long, or a token id that does
-  /// not
-  ///     exist; OutOfMemory
+  ///     not exist; OutOfMemory
   void Logits(std::span<const int32_t> tokens, std::span<float> logits);
   /// The residual stream of a sequence before each block that runs, and behind the last.
   /// \param tokens token ids, at least one
   /// \param on_stream called with the layer of the original model, and with (tokens, ModelShape::hidden) floats that
-  /// are
-  ///     valid during the call; at last with ModelShape::layers and the stream that the final norm reads
+  ///     are valid during the call; at last with ModelShape::layers and the stream that the final norm reads
   /// \throws Error for a sequence that is too long, or a token id that does not exist; OutOfMemory
   void HiddenStates(std::span<const int32_t> tokens,
                     const std::function<void(int64_t layer, std::span<const float> stream)>& on_stream);
