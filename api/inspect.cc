@@ -61,6 +61,8 @@ ModelDescription Describe(const LanguageModel& opened) {
   description.head_dim = config.head_dim;
   description.tied_head = model.plan.TiedHead(weights);
   description.bytes = BytesOf(model);
+  description.removed = opened.RemovedLayers();
+  if (description.removed.empty()) description.removed = model.removed;  // it was saved with its weights
   for (const BlockStage* block : model.plan.Blocks())
     if (block->halves != Halves::kBoth) description.half_blocks.emplace_back(block->layer, block->halves);
   description.own = OwnOf(model);

@@ -36,12 +36,11 @@ std::vector<std::string> OwnNames(const ModelDescription& description) {
 
 void PrintFacts(const LanguageModel& model, const ModelDescription& d) {
   const ModelShape shape = model.Shape();
-  const std::vector<int64_t> removed = model.RemovedLayers();
   fmt::print(
       "{} ({}): {} of {} layers, hidden {}, intermediate {}, {} attention heads, {} key-value heads, head_dim {}\n",
-      model.Name(), d.family, model.Blocks(), shape.layers, shape.hidden, d.intermediate, d.heads, d.kv_heads,
-      d.head_dim);
-  if (!removed.empty()) fmt::print("layers removed: {}\n", fmt::join(removed, ", "));
+      model.Name(), d.family, model.Blocks(), model.Blocks() + std::ssize(d.removed), shape.hidden, d.intermediate,
+      d.heads, d.kv_heads, d.head_dim);
+  if (!d.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(d.removed, ", "));
   std::vector<std::string> halves;
   for (const BlockPart& half : d.half_blocks) halves.push_back(fmt::format("{} ({})", half.layer, Name(half.halves)));
   if (!halves.empty()) fmt::print("half blocks, with the half that runs: {}\n", fmt::join(halves, ", "));

@@ -48,13 +48,16 @@ struct LoraDescription {
 
 /// What a model consists of, besides what LanguageModel tells.
 struct ModelDescription {
-  std::string family;                        ///< model_type of config.json, such as "llama"
-  int64_t intermediate = 0;                  ///< width of the MLPs
-  int64_t heads = 0;                         ///< attention heads of a block
-  int64_t kv_heads = 0;                      ///< key-value heads of a block
-  int64_t head_dim = 0;                      ///< width of an attention head
-  bool tied_head = false;                    ///< the head is the embedding table
-  TensorBytes bytes;                         ///< bytes of the tensors that run
+  std::string family;        ///< model_type of config.json, such as "llama"
+  int64_t intermediate = 0;  ///< width of the MLPs
+  int64_t heads = 0;         ///< attention heads of a block
+  int64_t kv_heads = 0;      ///< key-value heads of a block
+  int64_t head_dim = 0;      ///< width of an attention head
+  bool tied_head = false;    ///< the head is the embedding table
+  TensorBytes bytes;         ///< bytes of the tensors that run
+  /// Layers of the original model of which nothing runs, ascending; also of a model that was saved with its weights,
+  /// which counts its own blocks anew.
+  std::vector<int64_t> removed;
   std::vector<BlockPart> half_blocks;        ///< halves that run without the other half of their block, ascending
   std::vector<OwnTensors> own;               ///< blocks with tensors of their own, ascending
   bool own_norm = false;                     ///< the final norm is not that of the original model

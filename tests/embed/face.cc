@@ -75,6 +75,7 @@ void Describes(const shiftrt::LanguageModel& model, const shiftrt::RepairResult&
   const shiftrt::ModelDescription original = Describe(model), corrected = Describe(repair.corrected);
   EXPECT(original.adapters.empty() && original.own.empty() && !original.lora && !original.own_head);
   EXPECT(original.heads % original.kv_heads == 0 && original.bytes.attention > corrected.bytes.attention);
+  EXPECT(original.removed.empty() && corrected.removed == repair.corrected.RemovedLayers());
   EXPECT(std::ssize(corrected.adapters) == repair.corrected.Adapters() && corrected.adapters.front().rank == 16);
   const std::vector<shiftrt::BlockPart> half = {{1, shiftrt::Halves::kMlp}};
   const shiftrt::ModelDescription halved = Describe(model.Without(half));
