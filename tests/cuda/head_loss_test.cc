@@ -2,16 +2,13 @@
 #include "kernels/cuda/head_loss.h"
 
 #include "tests/cuda/fixture.h"
+#include "tests/kernels/loss_reference.h"
 
 namespace shiftrt::gpu {
 namespace {
 
 class HeadLossOnGpu : public CudaTest {
  protected:
-  struct Case {
-    double size = 1;  // size of the logits
-    float cross_entropy = 1, divergence = 0, soft_cap = 0;
-  };
   struct Found {
     std::vector<double> losses, gradient;
   };
@@ -19,7 +16,7 @@ class HeadLossOnGpu : public CudaTest {
   // Passes logits and teacher (tokens, vocab) to the kernels in chunks of `chunk` columns.
   template <typename T>
   Found Run(const std::vector<double>& logits, const std::vector<double>& teacher, const std::vector<int32_t>& targets,
-            const std::vector<double>& scales, const Case& of, int64_t chunk) {
+            const std::vector<double>& scales, const test::LossTerms& of, int64_t chunk) {
     const auto tokens = static_cast<int64_t>(targets.size()), vocab = static_cast<int64_t>(logits.size()) / tokens;
     const DeviceBuffer<int32_t> wanted(stream_, std::span<const int32_t>(targets), "a test");
     const DeviceBuffer<LossState> states(stream_, tokens, "a test");
@@ -62,49 +59,32 @@ class HeadLossOnGpu : public CudaTest {
     return found;
   }
 
+  // `size`: that of the logits. The teacher has the same soft cap.
   template <typename T>
-  void Check(const Case& of) {
+  void Check(double size, test::LossTerms of) {
+    of.teacher_cap = of.soft_cap;
     const int64_t tokens = 3, vocab = 1500;
-    const auto logits = Input<float>::Normal(stream_, tokens * vocab, 7, of.size),
-               teacher = Input<float>::Normal(stream_, tokens * vocab, 8, of.size);
+    const std::vector<double> logits = test::Drawn(tokens * vocab, 7, size),
+                              teacher =
+                                  of.divergence > 0 ? test::Drawn(tokens * vocab, 8, size) : std::vector<double>();
     const std::vector<int32_t> targets = {0, 1499, 700};
     const std::vector<double> scales = {1, 0.25, -2};
-    const auto capped = [&](double x) {
-      return of.soft_cap > 0 ? of.soft_cap * std::tanh(x / static_cast<double>(of.soft_cap)) : x;
-    };
-    const auto log_softmax = [&](const double* row) {
-      std::vector<double> out(vocab);
-      double maximum = -INFINITY, sum = 0;
-      for (int64_t j = 0; j < vocab; ++j) maximum = std::max(maximum, out[j] = capped(row[j]));
-      for (const double x : out) sum += std::exp(x - maximum);
-      for (double& x : out) x -= maximum + std::log(sum);
-      return out;
-    };
+    const double reach = 5 * size;  // the largest logit
     for (const int64_t chunk : {1500, 1024, 333}) {
       SCOPED_TRACE(chunk);
-      const Found found =
-          Run<T>(logits.values, of.divergence > 0 ? teacher.values : std::vector<double>(), targets, scales, of, chunk);
+      const Found found = Run<T>(logits, teacher, targets, scales, of, chunk);
       for (int64_t t = 0; t < tokens; ++t) {
-        const std::vector<double> mine = log_softmax(logits.values.data() + t * vocab),
-                                  theirs = log_softmax(teacher.values.data() + t * vocab);
-        double loss = -static_cast<double>(of.cross_entropy) * mine[targets[t]], terms = std::abs(loss);
+        const auto row = [&](const std::vector<double>& all) {
+          return std::span(all).subspan(all.empty() ? 0 : t * vocab, all.empty() ? 0 : vocab);
+        };
+        const test::TokenLoss exact = test::LossOf(of, row(logits), row(teacher), targets[t]);
+        EXPECT_CLOSE(found.losses[t], exact.loss.value, 4e-6 + kUnit<float> * 32 * (exact.loss.size + reach), t);
         for (int64_t j = 0; j < vocab; ++j) {
-          const double term = static_cast<double>(of.divergence) * std::exp(theirs[j]) * (theirs[j] - mine[j]);
-          loss += term;
-          terms += std::abs(term);
-        }
-        const double reach = 5 * of.size;  // the largest logit
-        EXPECT_CLOSE(found.losses[t], loss, 4e-6 + kUnit<float> * 32 * (terms + reach), t);
-        for (int64_t j = 0; j < vocab; ++j) {
-          const int64_t at = t * vocab + j;
-          const double tanh = of.soft_cap > 0 ? std::tanh(logits[at] / static_cast<double>(of.soft_cap)) : 0;
-          const double p = std::exp(mine[j]), q = of.divergence > 0 ? std::exp(theirs[j]) : 0;
-          const double gradient = (static_cast<double>(of.cross_entropy) * (p - (j == targets[t])) +
-                                   static_cast<double>(of.divergence) * (p - q)) *
-                                  (1 - tanh * tanh) * scales[t];
-          const double size = std::abs(scales[t]) * ((j == targets[t]) + p + q);
-          EXPECT_CLOSE(found.gradient[at], gradient,
-                       1.01 * kUnit<T> * std::abs(gradient) + kUnit<float> * (32 + 8 * reach) * size + 0x1p-126, at);
+          const double gradient = exact.gradient[j].value * scales[t];
+          EXPECT_CLOSE(found.gradient[t * vocab + j], gradient,
+                       1.01 * kUnit<T> * std::abs(gradient) +
+                           kUnit<float> * (32 + 8 * reach) * std::abs(scales[t]) * exact.gradient[j].size + 0x1p-126,
+                       t * vocab + j);
         }
       }
     }
@@ -113,16 +93,16 @@ class HeadLossOnGpu : public CudaTest {
 
 TEST_F(HeadLossOnGpu, LossesAndGradientsAgreeWithFloat64) {
   for (const double size : {1.0, 30.0}) {
-    Check<float>({.size = size});
-    Check<BFloat16>({.size = size});
-    Check<float>({.size = size, .soft_cap = 20});
+    Check<float>(size, {});
+    Check<BFloat16>(size, {});
+    Check<float>(size, {.soft_cap = 20});
   }
 }
 
 TEST_F(HeadLossOnGpu, LearnsFromATeacher) {
   for (const double size : {1.0, 20.0}) {
-    Check<float>({.size = size, .cross_entropy = 0, .divergence = 1});
-    Check<BFloat16>({.size = size, .cross_entropy = 0.5f, .divergence = 2, .soft_cap = 30});
+    Check<float>(size, {.cross_entropy = 0, .divergence = 1});
+    Check<BFloat16>(size, {.cross_entropy = 0.5f, .divergence = 2, .soft_cap = 30});
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tests/kernels/loss_reference.h"
 #include "tests/kernels/oracle.h"
 
 namespace shiftrt {
@@ -45,16 +46,14 @@ void ExpectScore(const Padded& x, int64_t t, const Stored& w, int32_t target, fl
   for (int64_t v = 0; v < vocab; ++v) {
     Exact logit;
     for (int64_t k = 0; k < hidden; ++k) logit.Add(static_cast<double>(x(t, k)) * w.values[v * hidden + k]);
-    logits[v] = soft_cap > 0 ? soft_cap * std::tanh(logit.value / soft_cap) : logit.value;
+    logits[v] = logit.value;
     error = std::max(error, test::SumTolerance(hidden, logit.size) + 6e-7 * soft_cap);
   }
-  const double most = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const double logit : logits) sum += std::exp(logit - most);
-  const double expected = logits[target] - most - std::log(sum);
-  ASSERT_NEAR(log_prob, expected, 2 * error + 1e-6 + 2 * test::kUnit * std::abs(expected)) << "row " << t;
+  const std::vector<double> expected = test::LogSoftmax(logits, soft_cap);
+  ASSERT_NEAR(log_prob, expected[target], 2 * error + 1e-6 + 2 * test::kUnit * std::abs(expected[target]))
+      << "row " << t;
   ASSERT_TRUE(argmax >= 0 && argmax < vocab);
-  ASSERT_GE(logits[argmax], most - 2 * error) << "row " << t;
+  ASSERT_GE(expected[argmax], *std::max_element(expected.begin(), expected.end()) - 2 * error) << "row " << t;
 }
 
 TEST_P(TokenLogProbsTest, AgreesWithFloat64) {
@@ -153,7 +152,7 @@ TEST_P(TokenLogProbsTest, KeepsNotANumber) {
 
 struct LossCase {
   int64_t rows, hidden, vocab;
-  float soft_cap = 0, teacher_cap = 0, cross_entropy = 1, divergence = 0;
+  test::LossTerms terms = {};
   DType dtype = DType::kFloat32;
 };
 
@@ -170,33 +169,17 @@ struct LossProblem {
     for (int64_t t = 0; t < c.rows; ++t) scales.push_back(static_cast<float>(t % 3 == 1 ? 0 : random.Uniform() + 0.1));
   }
 
-  // The logits of row t, of which `capped` are after the soft cap, and the logarithm of their sum of exponentials.
-  struct Row {
-    std::vector<double> capped;
-    double log_sum = 0;
-  };
-  static Row Logits(const Padded& x, const Stored& w, double cap, int64_t t, int64_t moved = -1, double by = 0) {
-    Row row;
-    double sum = 0;
-    for (int64_t v = 0; v < w.view.rows(); ++v) {
-      double logit = 0;
-      for (int64_t k = 0; k < x.cols(); ++k) logit += (x(t, k) + (k == moved ? by : 0)) * w.values[v * x.cols() + k];
-      row.capped.push_back(cap > 0 ? cap * std::tanh(logit / cap) : logit);
-      sum += std::exp(row.capped.back());
-    }
-    row.log_sum = std::log(sum);
-    return row;
+  // The logits of row t before the soft cap, with one element of x moved.
+  static std::vector<double> Logits(const Padded& x, const Stored& w, int64_t t, int64_t moved = -1, double by = 0) {
+    std::vector<double> logits(w.view.rows());
+    for (int64_t v = 0; v < w.view.rows(); ++v)
+      for (int64_t k = 0; k < x.cols(); ++k)
+        logits[v] += (x(t, k) + (k == moved ? by : 0)) * w.values[v * x.cols() + k];
+    return logits;
   }
-  double Loss(const Row& own, const Row& teacher, int64_t t) const {
-    double loss = c.cross_entropy * (own.log_sum - own.capped[targets[t]]);
-    for (int64_t v = 0; c.divergence != 0 && v < c.vocab; ++v) {
-      const double log_p = teacher.capped[v] - teacher.log_sum;
-      loss += c.divergence * std::exp(log_p) * (log_p - own.capped[v] + own.log_sum);
-    }
-    return loss;
+  test::TokenLoss Loss(int64_t t, const std::vector<double>& teacher, int64_t moved = -1, double by = 0) const {
+    return test::LossOf(c.terms, Logits(x, w, t, moved, by), teacher, targets[t]);
   }
-  Row Own(int64_t t, int64_t moved = -1, double by = 0) const { return Logits(x, w, c.soft_cap, t, moved, by); }
-  Row Teacher(int64_t t) const { return c.divergence != 0 ? Logits(taught, teacher_w, c.teacher_cap, t) : Row{}; }
 
   struct Found {
     std::vector<float> losses;
@@ -208,9 +191,9 @@ struct LossProblem {
     return found;
   }
   std::vector<float> Losses(const Context& context, MatrixView<float> dx, MatrixView<float> dw) const {
-    const OutputHead head(w.view, c.soft_cap), teacher(teacher_w.view, c.teacher_cap);
-    HeadLoss loss{head, targets, c.cross_entropy, c.divergence};
-    if (c.divergence != 0) loss.teacher = taught.view(), loss.teacher_head = &teacher;
+    const OutputHead head(w.view, c.terms.soft_cap), teacher(teacher_w.view, c.terms.teacher_cap);
+    HeadLoss loss{head, targets, c.terms.cross_entropy, c.terms.divergence};
+    if (c.terms.divergence != 0) loss.teacher = taught.view(), loss.teacher_head = &teacher;
     std::vector<float> losses(c.rows, test::kNan);
     HeadLossGradient(context, x.view(), loss, scales, losses, dx, dw);
     return losses;
@@ -225,12 +208,12 @@ struct LossProblem {
 
 TEST_P(TokenLogProbsTest, LossAndGradientAgreeWithFloat64) {
   for (const LossCase& c : {LossCase{1, 5, 7},
-                            {6, 33, 2049, 0, 0, 1, 0, DType::kBFloat16},
-                            {9, 16, 4100, 8, 0, 1, 0, DType::kFloat16},
-                            {5, 16, 300, 0, 0, 0, 1},
-                            {7, 12, 2100, 6, 9, 0.5f, 2, DType::kBFloat16}}) {
-    SCOPED_TRACE(
-        fmt::format("{} rows, vocabulary {}, cap {}, divergence {}", c.rows, c.vocab, c.soft_cap, c.divergence));
+                            {6, 33, 2049, {}, DType::kBFloat16},
+                            {9, 16, 4100, {.soft_cap = 8}, DType::kFloat16},
+                            {5, 16, 300, {.cross_entropy = 0, .divergence = 1}},
+                            {7, 12, 2100, {0.5f, 2, 6, 9}, DType::kBFloat16}}) {
+    SCOPED_TRACE(fmt::format("{} rows, vocabulary {}, cap {}, divergence {}", c.rows, c.vocab, c.terms.soft_cap,
+                             c.terms.divergence));
     const LossProblem problem(c);
     const Padded before = Padded::Normal(c.vocab, c.hidden, 6, 0.1);
     const LossProblem::Found found = problem.Compute(context_, &before);
@@ -238,24 +221,22 @@ TEST_P(TokenLogProbsTest, LossAndGradientAgreeWithFloat64) {
     double most = 0;  // errors are absolute: those of logits of up to tens, and of their products with x and W
     for (const double value : problem.w.values) most = std::max(most, std::abs(value));
     for (int64_t t = 0; t < c.rows; ++t) {
-      const auto own = problem.Own(t), teacher = problem.Teacher(t);
-      ASSERT_NEAR(found.losses[t], problem.Loss(own, teacher, t), 1e-5 * (1 + std::abs(own.log_sum)));
+      const std::vector<double> teacher = LossProblem::Logits(problem.taught, problem.teacher_w, t);
+      const test::TokenLoss exact = problem.Loss(t, teacher);
+      ASSERT_NEAR(found.losses[t], exact.loss.value, 1e-5 * (10 + exact.loss.size));
       std::vector<Exact> dx(c.hidden);
       for (int64_t v = 0; v < c.vocab; ++v) {
-        double g = (c.cross_entropy + c.divergence) * std::exp(own.capped[v] - own.log_sum);
-        if (v == problem.targets[t]) g -= c.cross_entropy;
-        if (c.divergence != 0) g -= c.divergence * std::exp(teacher.capped[v] - teacher.log_sum);
-        if (c.soft_cap > 0) g *= 1 - std::pow(own.capped[v] / c.soft_cap, 2);
         for (int64_t k = 0; k < c.hidden; ++k) {
-          dx[k].Add(g * problem.w.values[v * c.hidden + k]);
-          dw[v * c.hidden + k].Add(problem.scales[t] * g * problem.x(t, k));
+          dx[k].Add(exact.gradient[v].value * problem.w.values[v * c.hidden + k]);
+          dw[v * c.hidden + k].Add(problem.scales[t] * exact.gradient[v].value * problem.x(t, k));
         }
       }
       for (int64_t k = 0; k < c.hidden; ++k) {
-        const double step = 1e-5, above = problem.Loss(problem.Own(t, k, step), teacher, t),
-                     below = problem.Loss(problem.Own(t, k, -step), teacher, t);
+        const double step = 1e-5, above = problem.Loss(t, teacher, k, step).loss.value,
+                     below = problem.Loss(t, teacher, k, -step).loss.value;
         ASSERT_NEAR(dx[k].value, (above - below) / (2 * step), 1e-7 * (1 + dx[k].size));
-        const double tolerance = 2e-5 * (c.cross_entropy + c.divergence) * most * problem.scales[t];
+        const double tolerance =
+            2e-5 * static_cast<double>(c.terms.cross_entropy + c.terms.divergence) * most * problem.scales[t];
         ASSERT_NEAR(found.dx(t, k), problem.scales[t] * dx[k].value, tolerance) << t << " " << k;
       }
     }
