@@ -79,11 +79,18 @@ std::vector<std::vector<int32_t>> EncodePrompts(const GenerateOptions& options, 
   return prompts;
 }
 
-std::string ReplyLine(const LanguageModel& model, std::span<const int32_t> prompt, const Generation& reply) {
-  const std::string text = model.Decode(prompt);
-  return Json({{"prompt", text},
+// A line of JSON. In a chat, prompt and text are the conversation as the template writes it, so that they can be
+// encoded again: with special tokens and the end of the reply, but without the BOS token that begins every text.
+std::string ReplyLine(const GenerateOptions& options, const LanguageModel& model, std::span<const int32_t> prompt,
+                      const Generation& reply) {
+  const bool chat = options.chat.chat;
+  if (const std::vector<int32_t> bos = model.Encode(""); chat && !bos.empty() && !prompt.empty())
+    if (prompt.front() == bos.front()) prompt = prompt.subspan(1);
+  const std::string before = model.Decode(prompt, chat);
+  const std::string end = chat && reply.end >= 0 ? model.Decode(std::span(&reply.end, 1), true) : "";
+  return Json({{"prompt", before},
                {"reply", reply.text},
-               {"text", text + reply.text},
+               {"text", before + reply.text + end},
                {"tokens", std::ssize(reply.tokens)}})
       .dump();
 }
@@ -101,7 +108,7 @@ GenerationTotals PrintReplies(const GenerateOptions& options, const LanguageMode
   std::map<size_t, std::string> done;  // lines that wait for those of earlier prompts
   size_t printed = 0;
   return runner.GenerateMany(prompts, options.settings, options.batch, [&](size_t i, const Generation& reply) {
-    done[i] = ReplyLine(model, prompts[i], reply) + "\n";
+    done[i] = ReplyLine(options, model, prompts[i], reply) + "\n";
     for (auto next = done.find(printed); next != done.end(); next = done.find(++printed)) {
       Print(next->second);
       done.erase(next);
@@ -144,7 +151,8 @@ GenerationTotals WriteReplies(const GenerateOptions& options, const LanguageMode
     settings.seed += first;
     AddTo(totals, runner.GenerateMany(prompts.subspan(first, end - first), settings, options.batch,
                                       [&](size_t i, const Generation& reply) {
-                                        journal.Add(keys[first + i], ReplyLine(model, prompts[first + i], reply));
+                                        journal.Add(keys[first + i],
+                                                    ReplyLine(options, model, prompts[first + i], reply));
                                         progress.Advance(1);
                                       }));
   }

@@ -22,6 +22,8 @@ float WidenOne(T value) {
 // latency of main memory.
 constexpr int64_t kPrefetchBytes = 1024;
 constexpr int64_t kCacheLine = 64;
+constexpr int64_t kSlice = 16;    // elements of depth of a register tile between prefetches
+constexpr int64_t kFewTiles = 4;  // up to this number of tiles, packing the weights takes as long as multiplying them
 
 // Dot products of one row of w with M rows of x. Four accumulators per row of x hide the latency of the additions.
 template <typename V, typename T, int M>
@@ -199,19 +201,44 @@ void PackColumns(const float* x, int64_t stride, int64_t rows, int64_t depth, vo
   }
 }
 
+// Prefetches the operand that is packed next into the second-level cache, some lines at a time, so that it arrives
+// while a block of few rows is multiplied.
+class NextOperand {
+ public:
+  // Some() is called about `calls` times.
+  NextOperand(const PackedBlock& block, int64_t calls) : at_(block.next), block_(block) {
+    if (at_ != nullptr) lines_ = (block.next_rows * ((block.next_bytes + kCacheLine - 1) / kCacheLine)) / calls + 1;
+  }
+  void Some() {
+    for (int64_t i = 0; i < lines_ && row_ < block_.next_rows; ++i) {
+      __builtin_prefetch(at_ + byte_, 0, 2);
+      byte_ += kCacheLine;
+      if (byte_ < block_.next_bytes) continue;
+      byte_ = 0;
+      ++row_;
+      at_ += block_.next_stride;
+    }
+  }
+
+ private:
+  const std::byte* at_;
+  const PackedBlock& block_;
+  int64_t lines_ = 0, row_ = 0, byte_ = 0;
+};
+
 // y[i][j] = (y[i][j] if accumulate) + sum_k a[k][i] b[k][j] for i < rows <= kRows and j < kRegs kWidth, of the MR rows
-// of a and the NR columns of b. The sums do not depend on kRows.
+// of a and the NR columns of b. The sums do not depend on kRows. `next` may be null.
 template <typename V, int kRegs, int kRows = V::kTileRows>
 inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows, bool accumulate, float* y,
-                    int64_t stride) {
+                    int64_t stride, NextOperand* next = nullptr) {
   constexpr int64_t kLine = kCacheLine / sizeof(float);
   typename V::Reg sum[kRows][kRegs];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
     for (int half = 0; half < kRegs; ++half) sum[i][half] = V::Zero();
   // The rows of y are far apart. They are prefetched one by one, so that they arrive while the tile is summed.
-  constexpr int64_t kSlice = 16;
   for (int64_t k = 0, row = 0; k < depth; ++row) {
+    if (next != nullptr) next->Some();
     for (int64_t j = 0; row < rows && j < kRegs * V::kWidth; j += kLine) __builtin_prefetch(y + row * stride + j, 1);
     const int64_t stop = depth - k < kSlice ? depth : k + kSlice;
 #pragma GCC unroll 4
@@ -249,6 +276,8 @@ template <typename V>
 void MultiplyBlock(const PackedBlock& block, bool accumulate, float* y, int64_t stride) {
   constexpr int64_t kRows = V::kTileRows, kCols = 2 * V::kWidth;
   const auto *x = static_cast<const float*>(block.x), *w = static_cast<const float*>(block.w);
+  const int64_t tiles = (block.rows + kRows - 1) / kRows;
+  NextOperand next(block, tiles * ((block.depth + kSlice - 1) / kSlice));
   for (int64_t i = 0; i < block.rows; i += kRows) {
     const int64_t rows = block.rows - i < kRows ? block.rows - i : kRows;
     float* out = y + i * stride;
@@ -258,7 +287,8 @@ void MultiplyBlock(const PackedBlock& block, bool accumulate, float* y, int64_t 
       const auto sum_tile = rows <= kThird       ? &SumTile<V, 2, kThird>
                             : rows <= 2 * kThird ? &SumTile<V, 2, 2 * kThird>
                                                  : &SumTile<V, 2>;
-      sum_tile(x + i * block.depth, w, block.depth, rows, accumulate, out, stride);
+      sum_tile(x + i * block.depth, w, block.depth, rows, accumulate, out, stride,
+               tiles <= kFewTiles ? &next : nullptr);
       continue;
     }
     alignas(64) float tile[kRows * kCols];
