@@ -60,7 +60,7 @@ struct Comparing {
   Progress& progress;
 };
 
-// Everything but the speed.
+// Everything but the perplexity and the speed.
 MeasuredVariant Measured(const Comparing& with, const ModelVariant& variant, Decoder& decoder) {
   const ComparisonSettings& settings = with.settings;
   const Model& model = variant.model.impl().model;
@@ -71,10 +71,6 @@ MeasuredVariant Measured(const Comparing& with, const ModelVariant& variant, Dec
   measured.label = variant.label;
   measured.parameters = decoder.Parameters();
   measured.bytes = decoder.BytesPerToken();
-  const int64_t window = ProtocolWindow(settings.protocol, decoder.config());
-  if (with.heldout.Scored())
-    measured.perplexity =
-        WindowedPerplexity(decoder, with.heldout.tokens, window, settings.protocol, with.progress).perplexity;
   if (with.context.processes->group() > 0) return measured;  // one model alone writes text
   with.progress.Begin("continuing the prompt", settings.max_tokens);
   auto reply = Generate(decoder, prompt, settings.max_tokens, {}, settings.seed, StopTokens(model), [&](int32_t) {
@@ -87,6 +83,21 @@ MeasuredVariant Measured(const Comparing& with, const ModelVariant& variant, Dec
   measured.continuation =
       settings.chat ? tokenizer.Decode(reply.tokens, true) : DecodeReply(tokenizer, prompt, reply.tokens);
   return measured;
+}
+
+// The perplexity of every variant on the held-out text; none without such a text.
+std::vector<double> Perplexities(const Comparing& with, std::span<const ModelVariant> variants) {
+  std::vector<double> perplexities;
+  if (!with.heldout.Scored()) return perplexities;
+  const std::shared_ptr<const Weights>& weights = variants.front().model.impl().model.weights;
+  std::vector<DepthPlan> plans;
+  for (const ModelVariant& variant : variants) plans.push_back(variant.model.impl().model.plan);
+  Trunk trunk(with.context, weights, std::move(plans));
+  const int64_t window = ProtocolWindow(with.settings.protocol, weights->config);
+  for (const PerplexityResult& result :
+       WindowedPerplexities(trunk, with.heldout.tokens, window, with.settings.protocol, with.progress))
+    perplexities.push_back(result.perplexity);
+  return perplexities;
 }
 
 }  // namespace
@@ -164,11 +175,13 @@ std::vector<MeasuredVariant> Compare(std::span<const ModelVariant> variants, con
   const Context context = MakeContext(resources);
   ProgressOf reports(progress);
   const Comparing with = {context, heldout, settings, reports};
+  const std::vector<double> perplexities = Perplexities(with, variants);
   std::vector<Decoder> decoders;
   std::vector<MeasuredVariant> measured;
   for (const ModelVariant& variant : variants) {
     Decoder& decoder = decoders.emplace_back(context, model.weights, variant.model.impl().model.plan);
     measured.push_back(Measured(with, variant, decoder));
+    if (!perplexities.empty()) measured.back().perplexity = perplexities[measured.size() - 1];
   }
   if (context.processes->group() > 0) return measured;
   const std::vector<int32_t> prompt = PromptTokens(model, settings);

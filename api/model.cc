@@ -93,8 +93,8 @@ std::vector<int32_t> EncodeChat(const LanguageModel& model, std::span<const Chat
   const Model& opened = model.impl().model;
   return opened.RequireTokenizer().Encode(RequireChatTemplate(opened)->Render(messages));
 }
-std::string LanguageModel::Decode(std::span<const int32_t> tokens) const {
-  return impl_->model.RequireTokenizer().Decode(tokens, /*skip_special=*/true);
+std::string LanguageModel::Decode(std::span<const int32_t> tokens, bool special) const {
+  return impl_->model.RequireTokenizer().Decode(tokens, /*skip_special=*/!special);
 }
 
 LanguageModel LanguageModel::Without(std::span<const BlockPart> parts) const {

@@ -2,6 +2,7 @@
 #include "include/shiftrt/runner.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "api/chat.h"
@@ -138,11 +139,18 @@ GenerationTotals ModelRunner::GenerateMany(std::span<const std::vector<int32_t>>
   const Model& model = impl_->model.impl().model;
   const Tokenizer& tokenizer = model.RequireTokenizer();
   const std::vector<int32_t> stop = settings.stop_at_end ? StopTokens(model) : std::vector<int32_t>();
-  const ManyRequest request = {settings.max_tokens, SamplingOf(settings), settings.seed, stop, batch, on_token};
+  std::map<size_t, int32_t> ended;
+  const auto on_stop = [&](size_t i, int32_t token) { ended[i] = token; };
+  const ManyRequest request = {
+      settings.max_tokens, SamplingOf(settings), settings.seed, stop, batch, on_token, on_stop};
   const ManyCounts counts =
       shiftrt::GenerateMany(impl_->decoder, prompts, request, [&](size_t i, std::vector<int32_t> tokens) {
         std::string text = DecodeReply(tokenizer, prompts[i], Spelled(tokens, tokenizer));
-        on_reply(i, {std::move(tokens), std::ssize(prompts[i]), std::move(text)});
+        const auto end = ended.find(i);
+        on_reply(i, {.tokens = std::move(tokens),
+                     .prompt_tokens = std::ssize(prompts[i]),
+                     .text = std::move(text),
+                     .end = end != ended.end() ? end->second : -1});
       });
   return {counts.prompt_tokens, counts.tokens, counts.seconds};
 }

@@ -224,10 +224,10 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
     benchmark::RegisterBenchmark(name.c_str(), body)->UseRealTime()->Unit(benchmark::kMicrosecond);
   };
   // The gate projections of Qwen2-1.5B and of SmolLM2-135M.
-  for (int64_t m : {1, 8, 128, 512})
+  for (int64_t m : {1, 8, 16, 128, 512})
     add("matmul/8960x1536/tokens:" + std::to_string(m),
         [=](benchmark::State& s) { MatMulBench(s, context, m, 8960, 1536); });
-  for (int64_t m : {8, 512, 2048})
+  for (int64_t m : {8, 16, 32, 512, 2048})
     add("matmul/1536x576/tokens:" + std::to_string(m),
         [=](benchmark::State& s) { MatMulBench(s, context, m, 1536, 576); });
   add("rmsnorm/512x1536", [=](benchmark::State& s) { RmsNormBench(s, context); });

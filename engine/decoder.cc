@@ -2,12 +2,14 @@
 #include "engine/decoder.h"
 
 #include <algorithm>
+#include <exception>
 #include <set>
 
 #include "engine/backend.h"
 #include "engine/layer_loop.h"
 #include "engine/model_part.h"
 #include "runtime/check.h"
+#include "runtime/parallel.h"
 
 namespace shiftrt {
 
@@ -228,11 +230,23 @@ std::vector<int32_t> Decoder::NextTokens(std::span<const CachedTokens> sequences
   Matrix<float> rows(std::ssize(last), stream.hidden());
   for (int64_t i = 0; i < rows.rows(); ++i) std::copy_n(host.view().row(last[i]), rows.cols(), rows.row(i));
   const Matrix<float> logits = Logits(rows.view());
-  int64_t row = 0;
+  std::vector<size_t> choosing;  // the sequence of each row
   for (size_t s = 0; s < sequences.size(); ++s)
-    if (const auto& choice = sequences[s].choice)
-      chosen[s] =
-          SampleToken({logits.row(row++), static_cast<size_t>(logits.cols())}, choice->sampling, choice->uniform);
+    if (sequences[s].choice) choosing.push_back(s);
+  std::vector<std::exception_ptr> failed(choosing.size());  // a loop's body must not throw
+  ParallelFor(impl_->context, std::ssize(choosing), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const CachedTokens::Choice& choice = *sequences[choosing[i]].choice;
+      try {
+        chosen[choosing[i]] =
+            SampleToken({logits.row(i), static_cast<size_t>(logits.cols())}, choice.sampling, choice.uniform);
+      } catch (...) {
+        failed[i] = std::current_exception();
+      }
+    }
+  });
+  for (const std::exception_ptr& error : failed)
+    if (error) std::rethrow_exception(error);
   return chosen;
 }
 

@@ -153,6 +153,8 @@ ManyCounts GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> 
         at->tokens.push_back(chosen[i]);
         ++counts.tokens;
         more = !request.on_token || request.on_token(at->prompt, chosen[i]);
+      } else if (request.on_stop) {
+        request.on_stop(at->prompt, chosen[i]);
       }
       if (more && std::ssize(at->tokens) < request.max_tokens) continue;
       on_reply(at->prompt, std::move(at->tokens));

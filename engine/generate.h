@@ -51,6 +51,8 @@ struct ManyRequest {
   int64_t batch = 1;  // sequences that are continued together, at most
   // Called with the index of a prompt and each token of its reply when it is chosen; returns false to end the reply.
   std::function<bool(size_t prompt, int32_t token)> on_token = {};
+  // Called with the token in `stop` that ends a reply, before the reply is handed over.
+  std::function<void(size_t prompt, int32_t token)> on_stop = {};
 };
 struct ManyCounts {
   int64_t prompt_tokens = 0, tokens = 0;  // sums over all prompts and all replies

@@ -93,10 +93,13 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
   memory.streams = CheckedProduct({std::ssize(pass.depths), outline_.fit.tokens(), kFloat, d});
   if (sites == 0 || outline_.loads) return memory;
   if (walks) {
-    const int64_t walking = outline_.mode == Calibration::kDrift ? 2 : 1;
-    memory.streams = std::max(
-        memory.streams,
-        CheckedProduct({walking, Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups), kFloat, d}));
+    const bool drift = outline_.mode == Calibration::kDrift;
+    const int64_t walking =
+        CheckedProduct({drift ? 2 : 1, Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups), kFloat, d});
+    // The walk with drift keeps them until it has passed them. The first becomes one of its own two streams.
+    const int64_t kept = std::max<int64_t>(0, std::ssize(pass.depths) - 1);
+    memory.streams =
+        drift ? walking + CheckedProduct({kept, outline_.fit.tokens(), kFloat, d}) : std::max(memory.streams, walking);
   }
 
   // On a CPU the sums of fitted and of held-out tokens are there at the same time. A GPU needs room for one after the

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "eval/trunk.h"
 #include "runtime/files.h"
 #include "runtime/shared_items.h"
 
@@ -66,43 +67,11 @@ EvalCost CostOf(const Work& work, const std::vector<PackedBatch>& batches) {
   return cost;
 }
 
-// The stages all variants begin with.
-DepthPlan Trunk(const std::vector<Variant>& variants) {
-  DepthPlan trunk = variants[0].plan;
-  for (const Variant& variant : variants) {
-    const auto& stages = variant.plan.stages;
-    const auto end = std::mismatch(trunk.stages.begin(), trunk.stages.end(), stages.begin(), stages.end()).first;
-    trunk.stages.erase(end, trunk.stages.end());
-  }
-  return trunk;
+std::vector<DepthPlan> PlansOf(const std::vector<Variant>& variants) {
+  std::vector<DepthPlan> plans;
+  for (const Variant& variant : variants) plans.push_back(variant.plan);
+  return plans;
 }
-
-// Runs batches through all variants: the trunk once, then each one's own stages from the stream it left.
-class Runner {
- public:
-  Runner(const Context& context, const Model& model, const std::vector<Variant>& variants)
-      : variants_(variants), decoder_(context, model.weights, Trunk(variants)) {}
-
-  int64_t shared_stages() const { return std::ssize(decoder_.plan().stages); }
-
-  // Computes the stream from which the following calls of Finish() continue.
-  void Begin(const PackedBatch& packed) {
-    stream_ = decoder_.Forward(packed.batch);
-    if (variants_.size() == 1) return;  // no stages of its own that would overwrite it
-    kept_.Set(stream_);
-    stream_ = kept_.rows();
-  }
-  std::vector<Score> Finish(const PackedBatch& packed, size_t variant) {
-    const auto rest = std::span(variants_[variant].plan.stages).subspan(shared_stages());
-    return ScoreBatch(decoder_, packed, rest.empty() ? stream_ : decoder_.Resume(packed.batch, stream_, rest));
-  }
-
- private:
-  const std::vector<Variant>& variants_;
-  Decoder decoder_;
-  Rows stream_;  // after the shared stages
-  KeptRows kept_;
-};
 
 // Adds the scores of one variant's batches where they belong, and counts the items that are complete.
 class Collector {
@@ -204,9 +173,9 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   const auto start = std::chrono::steady_clock::now();
   const Work work = EncodeAll(job.model, dataset, job.options.bos);
   const std::vector<PackedBatch> batches = Pack(work.requests, job.options.batch_tokens);
-  Runner runner(job.context, job.model, job.variants);
+  Trunk trunk(job.context, job.model.weights, PlansOf(job.variants));
   EvalScores result{CostOf(work, batches), {}, 0};
-  result.cost.shared_stages = runner.shared_stages();
+  result.cost.shared_stages = trunk.shared_stages();
   std::vector<std::string> keys;
   std::vector<Collector> collectors;
   for (const Variant& variant : job.variants) {
@@ -230,9 +199,9 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
     for (size_t v = 0; v < job.variants.size(); ++v) {
       std::vector<Score>& scores = table.At(v, b);
       if (scores.empty()) {
-        if (!begun) runner.Begin(batches[b]);
+        if (!begun) trunk.Begin(batches[b].batch);
         begun = true;
-        scores = runner.Finish(batches[b], v);
+        scores = ScoreBatch(trunk.decoder(v), batches[b], trunk.Finish(batches[b].batch, v));
         if (HasHead(*job.model.weights)) job.journal.Add(keys[v], b, scores);
       }
       of_variants.push_back(scores);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -60,8 +61,13 @@ int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config) {
 
 int64_t WindowsPerBatch(int64_t window) { return std::max<int64_t>(1, kBatchTokens / window); }
 
-PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
-                                    std::string_view protocol, Progress& progress) {
+namespace {
+
+// The perplexities of as many models as `sums_of` returns sums of the losses of a batch for.
+std::vector<PerplexityResult> Windowed(const Context& context, size_t models,
+                                       const std::function<std::vector<double>(const Batch&)>& sums_of,
+                                       std::span<const int32_t> tokens, int64_t window, std::string_view protocol,
+                                       Progress& progress) {
   Check(window > 1 && tokens.size() > 1,
         "perplexity needs a text and a window of at least 2 tokens, and they have {} and {}", tokens.size(), window);
   window = std::min(window, std::ssize(tokens));
@@ -72,20 +78,52 @@ PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> t
     Batch batch;
     for (int64_t w = b * at_once; w < std::min((b + 1) * at_once, windows); ++w)
       batch.Add(tokens.subspan(w * window, window));
-    const std::vector<float> losses = TokenLosses(decoder, batch, decoder.Forward(batch));
-    CountBatch(decoder.context(), batch.size());
-    return std::accumulate(losses.begin(), losses.end(), 0.0);
+    std::vector<double> sums = sums_of(batch);
+    CountBatch(context, batch.size());
+    return sums;
   };
-  const std::vector<double> sums = SharedLoop(decoder.context(), batches, measure, [&](int64_t first, int64_t end) {
+  const auto sums = SharedLoop(context, batches, measure, [&](int64_t first, int64_t end) {
     progress.Advance(std::min(end * at_once, windows) - first * at_once);
   });
   progress.End();
-  const double nll = std::accumulate(sums.begin(), sums.end(), 0.0);
-  PerplexityResult result{std::string(protocol), window, windows * (window - 1), 0, 0};
-  result.mean_nll = nll / static_cast<double>(result.predicted);
-  result.perplexity = std::exp(result.mean_nll);
-  CheckIsFinite(result.mean_nll, "the negative log-likelihood is not finite");
-  return result;
+  std::vector<PerplexityResult> results;
+  for (size_t model = 0; model < models; ++model) {
+    double nll = 0;
+    for (const std::vector<double>& of_batch : sums) nll += of_batch.at(model);
+    results.push_back({std::string(protocol), window, windows * (window - 1), 0, 0});
+    PerplexityResult& result = results.back();
+    result.mean_nll = nll / static_cast<double>(result.predicted);
+    result.perplexity = std::exp(result.mean_nll);
+    CheckIsFinite(result.mean_nll, "the negative log-likelihood is not finite");
+  }
+  return results;
+}
+
+double SumOfLosses(Decoder& decoder, const Batch& batch, const Rows& stream) {
+  const std::vector<float> losses = TokenLosses(decoder, batch, stream);
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
+
+}  // namespace
+
+PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
+                                    std::string_view protocol, Progress& progress) {
+  const auto sums_of = [&](const Batch& batch) {
+    return std::vector<double>{SumOfLosses(decoder, batch, decoder.Forward(batch))};
+  };
+  return Windowed(decoder.context(), 1, sums_of, tokens, window, protocol, progress).front();
+}
+
+std::vector<PerplexityResult> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
+                                                   std::string_view protocol, Progress& progress) {
+  const auto sums_of = [&](const Batch& batch) {
+    std::vector<double> sums;
+    trunk.Begin(batch);
+    for (size_t p = 0; p < trunk.plans(); ++p)
+      sums.push_back(SumOfLosses(trunk.decoder(p), batch, trunk.Finish(batch, p)));
+    return sums;
+  };
+  return Windowed(trunk.decoder(0).context(), trunk.plans(), sums_of, tokens, window, protocol, progress);
 }
 
 }  // namespace shiftrt

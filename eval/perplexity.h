@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/decoder.h"
+#include "eval/trunk.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
@@ -28,6 +29,9 @@ struct PerplexityResult {
 // tokens.
 PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
                                     std::string_view protocol, Progress& progress);
+// The same for every plan of `trunk`, with the same bits. The stages that all plans begin with run once.
+std::vector<PerplexityResult> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
+                                                   std::string_view protocol, Progress& progress);
 // The text of a file that gptq and seq128 tokenise. WikiText (.raw, .tokens): its lines with a blank one between, as
 // GPTQ joins the rows of the data set (one line per row, with its end; lines of white space only are empty). A .parquet
 // file: the rows of its column `text`, joined in the same way. Any other text is unchanged.

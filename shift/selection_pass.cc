@@ -12,12 +12,20 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kMostStreams = 2;
+// Streams that are kept for the beginning of a calibration alone.
+constexpr int64_t kStartStreams = 2;
 
 // True if a pass, or a walk, over the same text follows, in which the original model runs up to the removed layers.
 bool PassFollows(const ShiftOptions& options) {
   const Correction& correction = *options.correction;
   return correction.walks() || correction.needs_sums() || options.heal != Heal::kOff;
+}
+
+// True if a walk follows that fits towards the stream of the original model, which it takes from site to site.
+bool WalksWithOriginal(const ShiftOptions& options) {
+  const Correction& correction = *options.correction;
+  return correction.walks() || options.heal != Heal::kOff ||
+         (correction.needs_sums() && options.mode == Calibration::kDrift);
 }
 
 bool FitsFromSums(const ShiftOptions& options) {
@@ -73,8 +81,15 @@ SelectionPass PlanSelectionPass(const ShiftOptions& options, const Weights& weig
     }
   }
   const int64_t halves = options.prune.unit == Unit::kHalf ? 2 : 1, first = quota.first() / halves,
-                deepest = (quota.end() - quota.count()) / halves,
-                kept = std::min(kMostStreams, machine.memory / (fit_tokens * hidden * int64_t{sizeof(float)}));
+                deepest = (quota.end() - quota.count()) / halves, end = (quota.end() + halves - 1) / halves,
+                room = machine.memory / (fit_tokens * hidden * int64_t{sizeof(float)});
+  if (!machine.gpu && WalksWithOriginal(options) && room / 2 > kStartStreams) {
+    const int64_t kept = std::min(room / 2, end - first + 1);
+    for (int64_t i = 0; i < kept; ++i) pass.depths.push_back(first + (end - first) * i / (kept - 1));
+    std::erase(pass.depths, 0);
+    return pass;
+  }
+  const int64_t kept = std::min(kStartStreams, room);
   for (int64_t i = 0; i < kept; ++i) {
     const int64_t depth = first + (deepest - first) * (2 * i + 1) / (2 * kept);
     if (depth > 0 && (pass.depths.empty() || depth > pass.depths.back())) pass.depths.push_back(depth);
@@ -124,8 +139,8 @@ std::optional<CalibrationSums> SharedCalibration::TakeSums(const std::vector<Sit
 
 std::optional<StartStreams> SharedCalibration::TakeStreams(int64_t layer) {
   if (!streams_) return std::nullopt;
-  StartStreams start{layer, {}, {}};
-  start.fit = streams_->Take(start.layer);
+  StartStreams start{layer, {}, {}, {}};
+  start.fit = streams_->Take(start.layer, &start.later);
   streams_.reset();
   if (start.fit.empty()) return std::nullopt;
   return start;

@@ -40,8 +40,11 @@ struct SelectionPass {
 // - Sums are collected on a CPU if adapters of whole blocks are fitted independently from them, if those of the fitted
 //   text and of the held-out text, (c + k) 8 (d + 1) (2 d + 1) bytes, fit into the memory, and if the sums of the
 //   blocks that stay take less time than half of a pass.
-// - Otherwise up to two streams are kept, 4 T d bytes each, as many as a walk with drift holds later, in the middle of
-//   equal parts of the layers at which the first removed one can be.
+// - Otherwise, if a walk on a CPU follows that fits towards the original stream, this stream is kept, 4 T d bytes each,
+//   before every layer from the first candidate on and behind the last, or at equal distances before as many of them as
+//   fit into half of the memory. The walk then takes the original stream from there.
+// - In all other cases, and where that half has no room for three, up to two streams are kept in the middle of equal
+//   parts of the layers at which the first removed one can be.
 // Nothing of this happens if the criterion reads more than streams, if its scores or the sums come from a file or go
 // there, or on a machine that is not `alone`.
 SelectionPass PlanSelectionPass(const ShiftOptions& options, const Weights& weights, int64_t fit_tokens,
@@ -55,7 +58,7 @@ class SharedCalibration {
 
   // The sums of the fitted text for these sites, if they were collected: none of the held-out text.
   std::optional<CalibrationSums> TakeSums(const std::vector<Site>& sites);
-  // The streams of the fitted text before `layer` or before an earlier block, if they were kept.
+  // The streams of the fitted text before `layer` or before an earlier block, if they were kept, and the later ones.
   std::optional<StartStreams> TakeStreams(int64_t layer);
 
  private:

@@ -13,6 +13,7 @@
 #include "tools/chat.h"
 #include "tools/line_reader.h"
 #include "tools/options.h"
+#include "tools/reply_journal.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -26,6 +27,7 @@ struct GenerateOptions {
   std::string prompt;
   bool prompted = false;  // --prompt was given
   std::string prompts;    // a file; empty: none
+  std::string out;        // the file for the replies; empty: standard output
   int64_t batch = 16, prompt_tokens = 0, limit = 0;
   ChatOptions chat;
   GenerationSettings settings{.max_tokens = 0};  // 0: kPromptTokens or kChatTokens
@@ -64,8 +66,7 @@ void ContinuePrompt(const GenerateOptions& options, ModelRunner& runner) {
   if (!options.common.quiet) PrintSpeed(reply);
 }
 
-// Continues every prompt of the file and prints a line of JSON for each, in the order of the file.
-void ContinueAll(const GenerateOptions& options, const LanguageModel& model, ModelRunner& runner) {
+std::vector<std::vector<int32_t>> EncodePrompts(const GenerateOptions& options, const LanguageModel& model) {
   PullMissingTexts(options.prompts, options.common);
   std::vector<std::string> texts = ReadPrompts(options.prompts);
   if (options.limit > 0 && std::ssize(texts) > options.limit) texts.resize(static_cast<size_t>(options.limit));
@@ -75,25 +76,97 @@ void ContinueAll(const GenerateOptions& options, const LanguageModel& model, Mod
     if (options.prompt_tokens > 0 && std::ssize(prompts.back()) > options.prompt_tokens)
       prompts.back().resize(static_cast<size_t>(options.prompt_tokens));
   }
-  const auto progress = options.common.MakeProgress();
-  progress->Begin("replies", std::ssize(prompts));
+  return prompts;
+}
+
+// A line of JSON. In a chat, prompt and text are the conversation as the template writes it, so that they can be
+// encoded again: with special tokens and the end of the reply, but without the BOS token that begins every text.
+std::string ReplyLine(const GenerateOptions& options, const LanguageModel& model, std::span<const int32_t> prompt,
+                      const Generation& reply) {
+  const bool chat = options.chat.chat;
+  if (const std::vector<int32_t> bos = model.Encode(""); chat && !bos.empty() && !prompt.empty())
+    if (prompt.front() == bos.front()) prompt = prompt.subspan(1);
+  const std::string before = model.Decode(prompt, chat);
+  const std::string end = chat && reply.end >= 0 ? model.Decode(std::span(&reply.end, 1), true) : "";
+  return Json({{"prompt", before},
+               {"reply", reply.text},
+               {"text", before + reply.text + end},
+               {"tokens", std::ssize(reply.tokens)}})
+      .dump();
+}
+
+// Counts of several calls of GenerateMany.
+void AddTo(GenerationTotals& all, const GenerationTotals& some) {
+  all.prompt_tokens += some.prompt_tokens;
+  all.tokens += some.tokens;
+  all.seconds += some.seconds;
+}
+
+// Prints the line of each reply, in the order of the prompts.
+GenerationTotals PrintReplies(const GenerateOptions& options, const LanguageModel& model, ModelRunner& runner,
+                              std::span<const std::vector<int32_t>> prompts, Progress& progress) {
   std::map<size_t, std::string> done;  // lines that wait for those of earlier prompts
   size_t printed = 0;
+  return runner.GenerateMany(prompts, options.settings, options.batch, [&](size_t i, const Generation& reply) {
+    done[i] = ReplyLine(options, model, prompts[i], reply) + "\n";
+    for (auto next = done.find(printed); next != done.end(); next = done.find(++printed)) {
+      Print(next->second);
+      done.erase(next);
+    }
+    progress.Advance(1);
+  });
+}
+
+// A key of everything that the reply to prompt i depends on.
+std::string ReplyKey(const GenerateOptions& options, const std::string& model, std::span<const int32_t> prompt,
+                     size_t i) {
+  const GenerationSettings& settings = options.settings;
+  return ReplyJournal::KeyOf(fmt::format("{} {} {} {} {} {} {}", model, settings.max_tokens, settings.temperature,
+                                         settings.top_p, settings.top_k, settings.seed + i, fmt::join(prompt, " ")));
+}
+
+// Writes the lines to the file of --out, and keeps those that are finished if the command is interrupted.
+GenerationTotals WriteReplies(const GenerateOptions& options, const LanguageModel& model, ModelRunner& runner,
+                              std::span<const std::vector<int32_t>> prompts, Progress& progress) {
+  ReplyJournal journal(options.out);
+  for (const std::string& bad : journal.bad()) fmt::print(stderr, "shiftrt: {}; its reply is generated again\n", bad);
+  const std::string of_model = model.WeightsFingerprint() + " " + model.PlanFingerprint();
+  std::vector<std::string> keys;
+  int64_t known = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    keys.push_back(ReplyKey(options, of_model, prompts[i], i));
+    if (journal.Find(keys.back()) != nullptr) ++known;
+  }
+  if (known > 0 && !options.common.quiet)
+    fmt::print(stderr, "shiftrt: {} replies were finished before an interruption\n", known);
+  progress.Advance(known);
+  GenerationTotals totals;
+  for (size_t first = 0, end = 0; first < prompts.size(); first = end) {
+    for (end = first; end < prompts.size() && journal.Find(keys[end]) == nullptr;) ++end;
+    if (end == first) {
+      ++end;
+      continue;
+    }
+    GenerationSettings settings = options.settings;
+    settings.seed += first;
+    AddTo(totals, runner.GenerateMany(prompts.subspan(first, end - first), settings, options.batch,
+                                      [&](size_t i, const Generation& reply) {
+                                        journal.Add(keys[first + i],
+                                                    ReplyLine(options, model, prompts[first + i], reply));
+                                        progress.Advance(1);
+                                      }));
+  }
+  journal.Finish(keys);
+  return totals;
+}
+
+// Continues every prompt of the file and makes a line of JSON for each.
+void ContinueAll(const GenerateOptions& options, const LanguageModel& model, ModelRunner& runner) {
+  const std::vector<std::vector<int32_t>> prompts = EncodePrompts(options, model);
+  const auto progress = options.common.MakeProgress();
+  progress->Begin("replies", std::ssize(prompts));
   const GenerationTotals totals =
-      runner.GenerateMany(prompts, options.settings, options.batch, [&](size_t i, const Generation& reply) {
-        const std::string prompt = model.Decode(prompts[i]);
-        done[i] = Json({{"prompt", prompt},
-                        {"reply", reply.text},
-                        {"text", prompt + reply.text},
-                        {"tokens", std::ssize(reply.tokens)}})
-                      .dump() +
-                  "\n";
-        for (auto next = done.find(printed); next != done.end(); next = done.find(++printed)) {
-          Print(next->second);
-          done.erase(next);
-        }
-        progress->Advance(1);
-      });
+      (options.out.empty() ? PrintReplies : WriteReplies)(options, model, runner, prompts, *progress);
   progress->End();
   if (!options.common.quiet)
     fmt::print(stderr, "{} replies: {} tokens of prompts, {} generated, {:.1f} s, {:.1f} generated tokens/s\n",
@@ -139,6 +212,8 @@ int Run(GenerateOptions options) {
         "{} processes were started, and generate works in those that hold the model together: with this --split, "
         "{}",
         started, parts));
+  if (parts > 1 && !options.out.empty())
+    throw UsageError("--out continues from a file that one process writes: leave it out, or leave out --split");
   if (parts > 1 && !options.prompted && !many)
     throw UsageError(
         "--chat without --prompt reads lines that only one process is given: give --prompt, or leave out --split");
@@ -180,6 +255,11 @@ Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   app.add_option("--limit", options->limit, "with --prompts: the first so many prompts (all)")
       ->check(CLI::Range(1, 1 << 30))
       ->needs(prompts);
+  app.add_option("--out", options->out,
+                 "with --prompts: write the lines to this file instead. The same command continues where an "
+                 "interrupted one\nhas ended; until the end, FILE.journal has the finished replies")
+      ->check(FileOutput())
+      ->needs(prompts);
   options->chat.AddTo(app);
   app.add_option("--max-tokens", options->settings.max_tokens,
                  fmt::format("largest number of tokens to generate, in a chat for each reply ({}, in a chat {})",
@@ -206,7 +286,7 @@ Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       "  shiftrt generate --model SmolLM2-135M-Instruct --chat --system \"Answer in one sentence.\"\n"
       "  shiftrt generate --model out --prompts questions.txt --chat --batch 32 > answers.jsonl\n"
       "  shiftrt generate --model SmolLM2-135M --prompts c4.jsonl --prompt-tokens 16 --max-tokens 240 \\\n"
-      "    --temperature 1 > own.jsonl    (text of the model itself, for --calib)\n"
+      "    --temperature 1 --out own.jsonl    (text of the model itself, for --calib)\n"
       "  mpirun -n 4 shiftrt generate --model Llama-2-70b-hf --prompt \"It is a truth\" --split 4    (docs/scale.md)");
   return [=] {
     options->prompted = prompt->count() > 0;

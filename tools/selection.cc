@@ -32,25 +32,25 @@ std::string CorrectionsHelp() {
 namespace {
 
 // In the order of Setting.
-constexpr const char* kFlags[] = {"unit=half in --prune",
-                                  "--split N",
-                                  "a model with normed or scaled updates",
-                                  "--calibration-mode sequential, drift",
-                                  "--lra RANK",
-                                  "--lra full",
-                                  "--lra budget:N",
-                                  "--factorize",
-                                  "--lambda",
-                                  "--penalize-bias",
-                                  "--token-weight",
-                                  "--span",
-                                  "--merge",
-                                  "--heal",
-                                  "--gate",
-                                  "--load-gram",
-                                  "--save-gram",
-                                  "--gram-layers all"};
-static_assert(std::size(kFlags) == static_cast<size_t>(Setting::kCount));
+constexpr const char* kSettingFlags[] = {"unit=half in --prune",
+                                         "--split N",
+                                         "a model with normed or scaled updates",
+                                         "--calibration-mode sequential, drift",
+                                         "--lra RANK",
+                                         "--lra full",
+                                         "--lra budget:N",
+                                         "--factorize",
+                                         "--lambda",
+                                         "--penalize-bias",
+                                         "--token-weight",
+                                         "--span",
+                                         "--merge",
+                                         "--heal",
+                                         "--gate",
+                                         "--load-gram",
+                                         "--save-gram",
+                                         "--gram-layers all"};
+static_assert(std::size(kSettingFlags) == static_cast<size_t>(Setting::kCount));
 
 // "all", "all but X, Y", or "X, Y"; the shorter of the last two.
 template <typename Rows, typename Accepts>
@@ -69,14 +69,14 @@ std::string OptionsTable() {
   for (const SettingRow& row : Settings()) {
     const Setting setting = row.setting;
     const auto accepts = [&](const auto& one) { return one.accepts.has(setting); };
-    text += fmt::format("{}\n    corrections: {}{}\n", kFlags[static_cast<size_t>(setting)],
+    text += fmt::format("{}\n    corrections: {}{}\n", kSettingFlags[static_cast<size_t>(setting)],
                         Accepting(Corrections(), accepts), kTakenByHealing.has(setting) ? "; with --heal all" : "");
     if (std::ranges::any_of(Criteria(), accepts))
       text += fmt::format("    criteria: {}\n", Accepting(Criteria(), accepts));
     std::vector<const char*> without;
     for (const auto& [first, second, why] : SettingConflicts())
       if (first == setting || second == setting)
-        without.push_back(kFlags[static_cast<size_t>(first == setting ? second : first)]);
+        without.push_back(kSettingFlags[static_cast<size_t>(first == setting ? second : first)]);
     if (!without.empty()) text += fmt::format("    not with: {}\n", fmt::join(without, "; "));
   }
   for (const ExportFormat& format : ExportFormats())

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Decodes several sequences together with shiftrt and with llama.cpp, in turns, and prints the ratio of their speeds.
 
-    pip install xllamacpp==2026.10.11549 torch transformers==5.23.0 numpy
-    bench/rivals/llama_cpp_batch.py --model SmolLM2-135M --gguf model.gguf [--sequences 1,4,16] [--json FILE]
+    bench/rivals/llama_cpp_batch.py --model SmolLM2-135M --gguf model.gguf --batched-bench .../llama-batched-bench [--json FILE]
 
 Both append random tokens to sequences that have --context tokens already and compute the logits of each; the times of
 prompts are left out. shiftrt's figures are those of `shiftrt bench`, with its floor. The file for llama.cpp has the same
-weights (`shiftrt export --format gguf`). Figures are medians over --rounds, each of which runs both programs.
+weights (`shiftrt export --format gguf`). Figures are medians over --rounds, each of which runs both programs. The program
+llama-batched-bench of llama.cpp should be built for the machine (GGML_NATIVE). Without it, the package xllamacpp is used,
+whose instructions are those of AVX2:
+
+    pip install xllamacpp==2026.10.11549 torch transformers==5.23.0 numpy
+    bench/rivals/llama_cpp_batch.py --model SmolLM2-135M --gguf model.gguf [--sequences 1,4,16] [--products bfloat16] [--json FILE]
 """
 import argparse
 import ctypes
@@ -16,14 +20,31 @@ import subprocess
 import tempfile
 import time
 
-import numpy as np
-from llama_cpp_families import LlamaCpp
+from provenance import provenance
+
+
+class BatchedBench:
+    """The program llama-batched-bench, which opens the model once per call."""
+
+    def __init__(self, options, sequences):
+        self.command = [options.batched_bench, "-m", options.gguf, "-t", str(options.threads), "-tb", str(options.threads),
+                        "-c", str(sequences * (options.context + options.steps) + 64), "-npp", str(options.context),
+                        "-ntg", str(options.steps), "-npl", str(sequences), "--output-format", "jsonl"]
+
+    def tokens_per_second(self):
+        out = subprocess.run(self.command, check=True, capture_output=True, text=True)
+        lines = [line for line in (out.stdout + out.stderr).splitlines() if line.startswith('{"n_kv_max"')]
+        return json.loads(lines[-1])["speed_tg"]
+
+    def close(self):
+        pass
 
 
 class Sequences:
-    """Sequences of llama.cpp that are decoded together."""
+    """Sequences that the library llama.cpp decodes together in this process."""
 
     def __init__(self, llama, path, sequences, context, steps, threads):
+        import numpy as np
         self.lib, self.sequences, self.context, self.steps = llama.lib, sequences, context, steps
         of_model = self.lib.llama_model_default_params()
         of_model.gpu_layers = 0
@@ -63,12 +84,17 @@ class Sequences:
             self.decode([(sequence, self.context + step, True) for sequence in range(self.sequences)])
         return self.sequences * self.steps / (time.perf_counter() - start)
 
+    def close(self):
+        self.lib.llama_free(self.run)
+        self.lib.llama_model_free(self.model)
+
 
 def bench(options, sequences):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         subprocess.run([options.shiftrt, "bench", "cpu", "--model", options.model, "--threads", str(options.threads),
                         "--sequences", str(sequences), "--context", str(options.context), "--decode", str(options.steps),
-                        "--prefill", "16", "--rounds", "1", "--quiet", "--json", file.name], check=True, capture_output=True)
+                        "--prefill", "16", "--rounds", "1", "--products", options.products, "--quiet", "--json",
+                        file.name], check=True, capture_output=True)
         return json.load(open(file.name))
 
 
@@ -77,6 +103,8 @@ def main():
     parser.add_argument("--shiftrt", default="build/release/bin/shiftrt")
     parser.add_argument("--model", required=True)
     parser.add_argument("--gguf", required=True)
+    parser.add_argument("--batched-bench", help="the program llama-batched-bench")
+    parser.add_argument("--products", default="auto", help="of shiftrt: auto, float32 or bfloat16")
     parser.add_argument("--sequences", default="1,4,16")
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--steps", type=int, default=32)
@@ -84,9 +112,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json")
     options = parser.parse_args()
-    llama, rows = LlamaCpp(), []
+    rows = []
+    if not options.batched_bench:
+        from llama_cpp_families import LlamaCpp
+        llama = LlamaCpp()
     for sequences in map(int, options.sequences.split(",")):
-        theirs = Sequences(llama, options.gguf, sequences, options.context, options.steps, options.threads)
+        theirs = BatchedBench(options, sequences) if options.batched_bench else Sequences(
+            llama, options.gguf, sequences, options.context, options.steps, options.threads)
         theirs.tokens_per_second()  # loads the pages
         rounds = []
         for _ in range(options.rounds):
@@ -98,12 +130,12 @@ def main():
         print(f"{sequences:3} sequences: shiftrt {medians['shiftrt']:.1f} tokens/s, llama.cpp {medians['llama.cpp']:.1f}, "
               f"ratio {ratio:.2f}; floor {medians['floor']:.1f}", flush=True)
         rows.append({"sequences": sequences, "ratio": ratio, **medians, "rounds": rounds})
-        theirs.lib.llama_free(theirs.run)
-        theirs.lib.llama_model_free(theirs.model)
+        theirs.close()
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"model": options.model, "context": options.context, "steps": options.steps,
-                       "threads": options.threads, "rows": rows}, file, indent=1)
+            json.dump({**provenance(), "model": options.model, "gguf": options.gguf, "products": options.products,
+                       "context": options.context, "steps": options.steps, "threads": options.threads, "rows": rows}, file,
+                      indent=1)
 
 
 if __name__ == "__main__":

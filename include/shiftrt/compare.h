@@ -76,9 +76,9 @@ int64_t DecodedTokens(const ComparisonSettings& settings);
 /// \throws UsageError for another protocol; Error if the prompt and max_tokens together exceed the positions of the
 ///     model, and for `chat` without a chat template
 void CheckComparison(const LanguageModel& model, const ComparisonSettings& settings);
-/// Measures perplexity and continuation of one variant after the other, and then the speed of decoding in turns, so
-/// that a machine whose speed changes treats all alike. Of several processes, only those that hold the first model
-/// measure speed and continue the prompt.
+/// Measures the perplexities of all variants, whose common first blocks run once, then the continuations one after the
+/// other, and then the speed of decoding in turns, so that a machine whose speed changes treats all alike. Of several
+/// processes, only those that hold the first model measure speed and continue the prompt.
 /// \param variants at least one; all share their weights
 /// \param heldout the text of the perplexity; without tokens, none is measured
 /// \param settings what is measured

@@ -104,11 +104,12 @@ class LanguageModel {
   /// \return token ids, up to where the model's reply begins
   /// \throws Error if the model has no chat template, or if the template refuses the messages
   std::vector<int32_t> EncodeMessage(std::string_view message, std::string_view system = {}) const;
-  /// Converts token ids to text and leaves out special tokens.
+  /// Converts token ids to text.
   /// \param tokens token ids
+  /// \param special spell special tokens, too, which Encode() reads as such; they are left out otherwise
   /// \return UTF-8
   /// \throws Error for an id outside the vocabulary of the tokenizer, and if the model has no tokenizer
-  std::string Decode(std::span<const int32_t> tokens) const;
+  std::string Decode(std::span<const int32_t> tokens, bool special = false) const;
 
   /// The same weights without some blocks, or halves of them, and without any adapter.
   /// \param parts blocks and halves of the original model, ascending, each once

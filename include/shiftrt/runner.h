@@ -35,6 +35,8 @@ struct Generation {
   std::string text;             ///< text that they add to the prompt, without special tokens
   double prefill_seconds = 0;   ///< time for the prompt, the first token included
   double decode_seconds = 0;    ///< time for all tokens after the first
+  /// The end-of-sequence token that ended a reply of GenerateMany(); -1 if something else ended it.
+  int32_t end = -1;
 };
 
 /// ModelRunner::GenerateMany counts and times all replies together.

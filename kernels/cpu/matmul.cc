@@ -19,6 +19,9 @@ constexpr int64_t kManyRows = 96;    // rows of a result from which on AMX multi
 constexpr int64_t kFewColumns = 24;  // of a weight gradient, which as rows fill more of a register tile
 constexpr int64_t kSumRows = 64;     // rows that are added up in float32
 constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
+// Packed bytes of x that a panel of W is multiplied with before the next panel is packed. They stay in the second-level
+// cache.
+constexpr int64_t kPackedBytes = 512 << 10;
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -86,32 +89,43 @@ struct RightColumns {
 };
 
 // y = (y if accumulate) + the product of two operands over `all` elements of depth, in blocks of equal depth. The sum
-// of one element depends neither on the other rows nor on the number of threads.
+// of one element depends neither on the other rows nor on the number of threads. As many blocks are packed together as
+// fit into the cache: with few rows all of them, so that the threads wait for each other only twice.
 template <typename Left, typename Right>
 void Blocked(const Context& context, const Left& left, const Right& right, int64_t all, bool accumulate,
              MatrixView<float> y) {
   if (all == 0) return;
   const BlockProduct& product = right.product;
   const int64_t mr = product.tile_rows, nr = product.tile_cols, panels = RoundUp(y.cols, nr) / nr;
-  const int64_t blocks = RoundUp(all, product.max_depth) / product.max_depth;
-  const int64_t most_depth = RoundUp(RoundUp(all, blocks) / blocks, kDepthGrain);
-  Buffer<std::byte> packed_x(RoundUp(std::min(product.max_rows, y.rows), mr) * most_depth * product.x_bytes);
+  const int64_t least_blocks = RoundUp(all, product.max_depth) / product.max_depth;
+  const int64_t most_depth = RoundUp(RoundUp(all, least_blocks) / least_blocks, kDepthGrain);
+  const int64_t blocks = RoundUp(all, most_depth) / most_depth;
+  const int64_t block_bytes = RoundUp(std::min(product.max_rows, y.rows), mr) * most_depth * product.x_bytes;
+  const int64_t together = std::clamp<int64_t>(kPackedBytes / block_bytes, 1, blocks);
+  const auto depth_of = [&](int64_t block) { return std::min(most_depth, all - block * most_depth); };
+  Buffer<std::byte> packed_x(together * block_bytes);
   for (int64_t m0 = 0; m0 < y.rows; m0 += product.max_rows) {
-    const int64_t rows = std::min(product.max_rows, y.rows - m0);
-    for (int64_t k0 = 0; k0 < all; k0 += most_depth) {
-      const int64_t depth = std::min(most_depth, all - k0);
-      const int64_t panel_bytes = mr * RoundUp(depth, product.step) * product.x_bytes;
-      ParallelFor(context, RoundUp(rows, mr) / mr, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t p = begin; p < end; ++p)
-          left.Pack(m0 + p * mr, std::min(mr, rows - p * mr), k0, depth, packed_x.data() + p * panel_bytes);
+    const int64_t rows = std::min(product.max_rows, y.rows - m0), x_panels = RoundUp(rows, mr) / mr;
+    for (int64_t first = 0; first < blocks; first += together) {
+      const int64_t count = std::min(together, blocks - first);
+      ParallelFor(context, count * x_panels, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t b = i / x_panels, p = i % x_panels, depth = depth_of(first + b);
+          const int64_t panel_bytes = mr * RoundUp(depth, product.step) * product.x_bytes;
+          left.Pack(m0 + p * mr, std::min(mr, rows - p * mr), (first + b) * most_depth, depth,
+                    packed_x.data() + b * block_bytes + p * panel_bytes);
+        }
       });
       ParallelFor(context, panels, 1, [&](int64_t begin, int64_t end) {
         alignas(64) std::byte panel[kMostPanelBytes];
-        for (int64_t p = begin; p < end; ++p) {
-          const int64_t j = p * nr, cols = std::min(nr, y.cols - j);
-          right.Pack(j, cols, k0, depth, panel);
-          PackedBlock block{packed_x.data(), rows, panel, cols, depth};
-          if (p + 1 < end) right.SetNext(j + nr, std::min(nr, y.cols - j - nr), k0, block);
+        const auto cols_of = [&](int64_t p) { return std::min(nr, y.cols - p * nr); };
+        for (int64_t i = begin * count; i < end * count; ++i) {
+          const int64_t p = i / count, b = i % count, j = p * nr, k0 = (first + b) * most_depth;
+          right.Pack(j, cols_of(p), k0, depth_of(first + b), panel);
+          PackedBlock block{packed_x.data() + b * block_bytes, rows, panel, cols_of(p), depth_of(first + b)};
+          const int64_t next = (i + 1) / count;
+          if (i + 1 < end * count)
+            right.SetNext(next * nr, cols_of(next), (first + (i + 1) % count) * most_depth, block);
           product.multiply(block, accumulate || k0 > 0, y.row(m0) + j, y.stride);
         }
       });

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <iterator>
+#include <type_traits>
 
 #include "kernels/cpu/simd_body.h"
 
@@ -21,6 +22,8 @@ float WidenOne(T value) {
 // latency of main memory.
 constexpr int64_t kPrefetchBytes = 1024;
 constexpr int64_t kCacheLine = 64;
+constexpr int64_t kSlice = 16;    // elements of depth of a register tile between prefetches
+constexpr int64_t kFewTiles = 4;  // up to this number of tiles, packing the weights takes as long as multiplying them
 
 // Dot products of one row of w with M rows of x. Four accumulators per row of x hide the latency of the additions.
 template <typename V, typename T, int M>
@@ -89,6 +92,36 @@ void Rows(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtyp
   }
 }
 
+// The beginning of PackTransposed for bfloat16, with half the exchanges: pairs of elements are transposed before they
+// are widened. Returns the packed depth, which is the largest multiple of two kWidth.
+template <typename V, int kRows>
+int64_t PackPairsTransposed(const BFloat16* w, int64_t stride, int64_t rows, int64_t depth, float* out) {
+  using Int = typename V::Int;
+  constexpr int kWidth = V::kWidth, kStored = kRows < kWidth ? kRows : kWidth;
+  int64_t k = 0;
+  for (; k + 2 * kWidth <= depth; k += 2 * kWidth) {
+    for (int64_t first = 0; first < kRows; first += kStored) {
+      typename V::Reg square[kWidth];
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) {
+        square[i] = V::Zero();
+        if (i < kStored && first + i < rows) std::memcpy(&square[i], w + (first + i) * stride + k, sizeof square[i]);
+      }
+      // The next kRows rows are packed next.
+#pragma GCC unroll 16
+      for (int i = 0; i < kStored; ++i) __builtin_prefetch(w + (first + i + kRows) * stride + k);
+      V::Transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) {
+        const Int low = (Int)square[i] << 16, high = (Int)square[i] & static_cast<int32_t>(0xffff0000);
+        std::memcpy(out + (k + 2 * i) * kRows + first, &low, kStored * sizeof(float));
+        std::memcpy(out + (k + 2 * i + 1) * kRows + first, &high, kStored * sizeof(float));
+      }
+    }
+  }
+  return k;
+}
+
 // out[k * kRows + i] = w[i * stride + k] for k < depth and i < kRows, zero from row `rows` on. Squares of kWidth x
 // kWidth are transposed in registers; the elements behind the last square are copied one by one.
 template <typename V, int kRows, typename T>
@@ -96,6 +129,7 @@ void PackTransposed(const T* w, int64_t stride, int64_t rows, int64_t depth, flo
   constexpr int kWidth = V::kWidth, kStored = kRows < kWidth ? kRows : kWidth;
   static_assert(kRows % kStored == 0);
   int64_t k = 0;
+  if constexpr (std::is_same_v<T, BFloat16>) k = PackPairsTransposed<V, kRows>(w, stride, rows, depth, out);
   for (; k + kWidth <= depth; k += kWidth) {
     for (int64_t first = 0; first < kRows; first += kStored) {
       typename V::Reg square[kWidth];
@@ -167,20 +201,44 @@ void PackColumns(const float* x, int64_t stride, int64_t rows, int64_t depth, vo
   }
 }
 
-// y[i][j] = (y[i][j] if accumulate) + sum_k a[k][i] b[k][j] for i < rows <= MR and j < kRegs kWidth, of the NR columns
-// of b.
-template <typename V, int kRegs>
+// Prefetches the operand that is packed next into the second-level cache, some lines at a time, so that it arrives
+// while a block of few rows is multiplied.
+class NextOperand {
+ public:
+  // Some() is called about `calls` times.
+  NextOperand(const PackedBlock& block, int64_t calls) : at_(block.next), block_(block) {
+    if (at_ != nullptr) lines_ = (block.next_rows * ((block.next_bytes + kCacheLine - 1) / kCacheLine)) / calls + 1;
+  }
+  void Some() {
+    for (int64_t i = 0; i < lines_ && row_ < block_.next_rows; ++i) {
+      __builtin_prefetch(at_ + byte_, 0, 2);
+      byte_ += kCacheLine;
+      if (byte_ < block_.next_bytes) continue;
+      byte_ = 0;
+      ++row_;
+      at_ += block_.next_stride;
+    }
+  }
+
+ private:
+  const std::byte* at_;
+  const PackedBlock& block_;
+  int64_t lines_ = 0, row_ = 0, byte_ = 0;
+};
+
+// y[i][j] = (y[i][j] if accumulate) + sum_k a[k][i] b[k][j] for i < rows <= kRows and j < kRegs kWidth, of the MR rows
+// of a and the NR columns of b. The sums do not depend on kRows. `next` may be null.
+template <typename V, int kRegs, int kRows = V::kTileRows>
 inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows, bool accumulate, float* y,
-                    int64_t stride) {
-  constexpr int kRows = V::kTileRows;
+                    int64_t stride, NextOperand* next = nullptr) {
   constexpr int64_t kLine = kCacheLine / sizeof(float);
   typename V::Reg sum[kRows][kRegs];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
     for (int half = 0; half < kRegs; ++half) sum[i][half] = V::Zero();
   // The rows of y are far apart. They are prefetched one by one, so that they arrive while the tile is summed.
-  constexpr int64_t kSlice = 16;
   for (int64_t k = 0, row = 0; k < depth; ++row) {
+    if (next != nullptr) next->Some();
     for (int64_t j = 0; row < rows && j < kRegs * V::kWidth; j += kLine) __builtin_prefetch(y + row * stride + j, 1);
     const int64_t stop = depth - k < kSlice ? depth : k + kSlice;
 #pragma GCC unroll 4
@@ -194,7 +252,7 @@ inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows,
 #pragma GCC unroll 2
         for (int half = 0; half < kRegs; ++half) sum[i][half] = V::MultiplyAdd(x, right[half], sum[i][half]);
       }
-      a += kRows;
+      a += V::kTileRows;
       b += 2 * V::kWidth;
     }
   }
@@ -218,11 +276,19 @@ template <typename V>
 void MultiplyBlock(const PackedBlock& block, bool accumulate, float* y, int64_t stride) {
   constexpr int64_t kRows = V::kTileRows, kCols = 2 * V::kWidth;
   const auto *x = static_cast<const float*>(block.x), *w = static_cast<const float*>(block.w);
+  const int64_t tiles = (block.rows + kRows - 1) / kRows;
+  NextOperand next(block, tiles * ((block.depth + kSlice - 1) / kSlice));
   for (int64_t i = 0; i < block.rows; i += kRows) {
     const int64_t rows = block.rows - i < kRows ? block.rows - i : kRows;
     float* out = y + i * stride;
     if (block.cols == kCols) {
-      SumTile<V, 2>(x + i * block.depth, w, block.depth, rows, accumulate, out, stride);
+      // The last rows take a lower tile if it has room for them.
+      constexpr int kThird = V::kTileRows / 3;
+      const auto sum_tile = rows <= kThird       ? &SumTile<V, 2, kThird>
+                            : rows <= 2 * kThird ? &SumTile<V, 2, 2 * kThird>
+                                                 : &SumTile<V, 2>;
+      sum_tile(x + i * block.depth, w, block.depth, rows, accumulate, out, stride,
+               tiles <= kFewTiles ? &next : nullptr);
       continue;
     }
     alignas(64) float tile[kRows * kCols];

@@ -30,6 +30,8 @@ struct TwoStreams {
 struct Text {
   std::vector<TwoStreams> streams;
   RidgeSums SiteSums::*sums;
+  int64_t at = 0;           // the place that the original stream has reached
+  LaterStreams later = {};  // original streams at deeper places, which need not be computed
 };
 
 // The fits at a stage of the plan.
@@ -54,7 +56,7 @@ class Walk {
         behind_(sites.front().end()),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
         decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
-    for (const auto sums : {&SiteSums::fit, &SiteSums::heldout}) texts_.push_back({{}, sums});
+    for (const auto sums : {&SiteSums::fit, &SiteSums::heldout}) texts_.push_back({.streams = {}, .sums = sums});
     for (size_t s = 0; s < plan.stages.size(); ++s) work_.push_back(WorkAt(s));
     // A run in front of the first stage has no stage that could change: it gets an adapter, too.
     if (adapters_) {
@@ -76,7 +78,7 @@ class Walk {
     {
       const Stopwatch watch(seconds);
       Start();
-      const int64_t begin = at_, tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
+      const int64_t begin = texts_.front().at, tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
       job_.progress.Begin(adapters_ ? "calibrating in sequence" : "fitting projections again", tokens * fits);
       for (size_t s = 0; s < plan_.stages.size(); ++s) {
         CorrectBareBefore(Front(s));
@@ -149,10 +151,12 @@ class Walk {
     if (start_->heldout.empty())
       start_->heldout = StreamsBefore(start_->layer, job_.context, job_.model.weights, job_.calibration.heldout,
                                       "calibrating on held-out text", job_.progress);
-    at_ = adapters_ ? sites_.front().begin() : 2 * first;
-    pending_ = StagesBetween(2 * start_->layer, at_);
+    const int64_t at = adapters_ ? sites_.front().begin() : 2 * first;
+    pending_ = StagesBetween(2 * start_->layer, at);
+    for (Text& text : texts_) text.at = at;
     Start(job_.calibration.fit, start_->fit, texts_[0]);
     Start(job_.calibration.heldout, start_->heldout, texts_[1]);
+    texts_[0].later = std::move(start_->later);
     start_.reset();
     AdvanceCorrected();
     if (options_.mode == Calibration::kDrift)
@@ -176,10 +180,20 @@ class Walk {
 
   // Takes the original stream to a place that it has not passed.
   void AdvanceOriginal(int64_t to) {
-    const std::vector<Stage> stages = StagesBetween(at_, to);
-    at_ = to;
-    if (stages.empty()) return;
-    ForEach([&](TwoStreams& streams) { Resume(*streams.batch, streams.original, stages); });
+    for (Text& text : texts_) {
+      for (auto next = text.later.begin(); next != text.later.end() && 2 * next->first <= to;) {
+        if (2 * next->first > text.at) {
+          text.at = 2 * next->first;
+          for (size_t b = 0; b < text.streams.size(); ++b) text.streams[b].original = std::move(next->second[b]);
+        }
+        next = text.later.erase(next);
+      }
+      const std::vector<Stage> stages = StagesBetween(text.at, to);
+      text.at = to;
+      if (stages.empty()) continue;
+      for (TwoStreams& streams : text.streams)
+        if (streams.here()) Resume(*streams.batch, streams.original, stages);
+    }
   }
 
   // Takes the corrected stream through the stages that are pending. It runs only when a fit needs it.
@@ -347,7 +361,6 @@ class Walk {
   const int64_t behind_;    // the place behind the first part that is removed
   std::vector<Site> bare_;  // the sites of adapters that stand alone
   size_t bare_done_ = 0;    // how many of them are fitted
-  int64_t at_ = 0;          // the place that the original stream has reached
   const std::unique_ptr<Tally> tally_;
   Decoder decoder_;
   std::vector<Work> work_;      // by stage

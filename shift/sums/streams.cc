@@ -19,10 +19,11 @@ std::vector<Tap> StreamProbe::Taps() {
   return taps;
 }
 
-std::vector<KeptRows> StreamProbe::Take(int64_t& layer) {
+std::vector<KeptRows> StreamProbe::Take(int64_t& layer, LaterStreams* behind) {
   std::vector<KeptRows> taken;
   int64_t deepest = -1;
   for (size_t i = 0; i < streams_.size(); ++i) {
+    if (layers_[i] > layer && behind != nullptr) behind->emplace(layers_[i], std::move(streams_[i]));
     if (layers_[i] > layer || layers_[i] <= deepest) continue;
     deepest = layers_[i];
     taken = std::move(streams_[i]);
@@ -42,14 +43,14 @@ std::vector<KeptRows> StreamsBefore(int64_t layer, const Context& context, std::
 }
 
 StartStreams StartStreams::Every(const Context& context, int64_t step) const {
-  return {layer, EveryOf(context, fit, step), EveryOf(context, heldout, step)};
+  return {layer, EveryOf(context, fit, step), EveryOf(context, heldout, step), {}};
 }
 
 StartStreams StreamsBefore(int64_t layer, const ShiftJob& job, const std::string& phase) {
   const auto of = [&](const std::vector<Batch>& batches) {
     return StreamsBefore(layer, job.context, job.model.weights, batches, phase, job.progress);
   };
-  return {layer, of(job.calibration.fit), of(job.calibration.heldout)};
+  return {layer, of(job.calibration.fit), of(job.calibration.heldout), {}};
 }
 
 }  // namespace shiftrt

@@ -2,6 +2,7 @@
 // Residual streams that are kept, so that several plans can continue from them.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,9 @@
 #include "shift/sums/pass.h"
 
 namespace shiftrt {
+
+// Streams of the original model before some blocks, by block and batch.
+using LaterStreams = std::map<int64_t, std::vector<KeptRows>>;
 
 // Keeps the streams of the original model before some blocks while a pass runs.
 class StreamProbe : public Probe {
@@ -23,8 +27,9 @@ class StreamProbe : public Probe {
   void Settle(int64_t) override {}
 
   // The streams, one per batch, before the deepest of its blocks that is not behind `layer`, which receives that block.
-  // All others are freed. None, and `layer` stays, where every block is behind it.
-  std::vector<KeptRows> Take(int64_t& layer);
+  // All others are freed, but for those of deeper blocks with `behind`, which receives them by their blocks. None, and
+  // `layer` stays, where every block is behind it.
+  std::vector<KeptRows> Take(int64_t& layer, LaterStreams* behind = nullptr);
 
  private:
   std::vector<int64_t> layers_;
@@ -39,12 +44,14 @@ std::vector<KeptRows> StreamsBefore(int64_t layer, const Context& context, std::
                                     std::span<const Batch> batches, const std::string& phase, Progress& progress);
 
 // The stream of a calibration text before block `layer`, from which several walks through the model start. That of the
-// held-out text may be missing.
+// held-out text may be missing. `later`: streams of the fitted text before deeper blocks, which a walk need not
+// compute.
 struct StartStreams {
   int64_t layer = 0;
   std::vector<KeptRows> fit, heldout;
+  LaterStreams later = {};
 
-  // Copies for a text that has every `step`-th batch of both.
+  // Copies for a text that has every `step`-th batch of both, without later streams.
   StartStreams Every(const Context& context, int64_t step) const;
 };
 StartStreams StreamsBefore(int64_t layer, const ShiftJob& job, const std::string& phase);

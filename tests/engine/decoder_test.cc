@@ -382,6 +382,29 @@ TEST(Decoder, WindowedPerplexityIsTheDirectSum) {
   EXPECT_THROW(WindowedPerplexity(decoder, std::span(tokens).first(1), 6, "test", quiet), Error);
 }
 
+// Plans that share their first stages, one of which has a final norm of its own.
+TEST(Decoder, PerplexitiesOfPlansHaveTheBitsOfEachAlone) {
+  const auto weights = GoldenWeights("llama2");
+  const auto tokens = Golden("llama2").tokens();
+  const DepthPlan original = DepthPlan::Original(3), pruned = DepthPlan::Pruned(3, std::vector<int64_t>{1});
+  std::vector<float> norm(static_cast<size_t>(weights->config.hidden));
+  for (size_t i = 0; i < norm.size(); ++i) norm[i] = 0.5f + static_cast<float>(i) / 16;
+  const auto output = std::make_shared<OutputWeights>(original.Output(*weights));
+  output->final_norm = {norm.data(), DType::kFloat32, {weights->config.hidden}};
+  const std::vector<DepthPlan> plans = {original, pruned, {pruned.stages, output}, original};
+  Trunk trunk(kContext, weights, plans);
+  EXPECT_EQ(trunk.shared_stages(), 1);
+  NoProgress quiet;
+  const std::vector<PerplexityResult> together = WindowedPerplexities(trunk, tokens, 6, "test", quiet);
+  ASSERT_EQ(together.size(), plans.size());
+  for (size_t p = 0; p < plans.size(); ++p) {
+    Decoder alone(kContext, weights, plans[p]);
+    EXPECT_EQ(together[p].mean_nll, WindowedPerplexity(alone, tokens, 6, "test", quiet).mean_nll) << p;
+  }
+  EXPECT_NE(together[1].mean_nll, together[2].mean_nll);
+  EXPECT_THROW(Trunk(kContext, weights, {}), Error);
+}
+
 TEST(Decoder, BadRequestsAreErrors) {
   const auto weights = GoldenWeights("llama2");
   Decoder decoder(kContext, weights, DepthPlan::Original(3));

@@ -2,6 +2,7 @@
 #include "engine/generate.h"
 
 #include <map>
+#include <set>
 
 #include "runtime/check.h"
 #include "tests/engine/golden.h"
@@ -41,7 +42,13 @@ TEST(Generate, ManyTogetherReplyAsEachDoesAlone) {
         const std::vector<int32_t> stop = {Generate(decoder, prompts[2], 9, sampling, 13, {}).tokens[4]};
         for (const int64_t batch : {1, 3, 16}) {
           std::map<size_t, std::vector<int32_t>> replies;
-          const ManyCounts counts = GenerateMany(decoder, prompts, {9, sampling, 11, stop, batch},
+          std::set<size_t> stopped;
+          const auto on_stop = [&](size_t i, int32_t token) {
+            EXPECT_EQ(token, stop[0]);
+            EXPECT_FALSE(replies.contains(i));
+            stopped.insert(i);
+          };
+          const ManyCounts counts = GenerateMany(decoder, prompts, {9, sampling, 11, stop, batch, {}, on_stop},
                                                  [&](size_t i, auto reply) { replies[i] = std::move(reply); });
           ASSERT_EQ(replies.size(), prompts.size());
           EXPECT_EQ(counts.prompt_tokens, 39);
@@ -49,6 +56,7 @@ TEST(Generate, ManyTogetherReplyAsEachDoesAlone) {
           for (const auto& [i, reply] : replies) {
             EXPECT_EQ(reply, Generate(decoder, prompts[i], 9, sampling, 11 + i, stop).tokens) << name << " " << i;
             generated += std::ssize(reply);
+            EXPECT_EQ(stopped.contains(i), reply.size() < 9u) << name << " " << i;
           }
           EXPECT_EQ(counts.tokens, generated);
           EXPECT_LT(replies[2].size(), 9u) << "it stops";
@@ -95,6 +103,42 @@ TEST(Generate, SamplingFollowsTheDistributionAndItsCuts) {
   }
   EXPECT_EQ(SampleToken(std::vector<float>{1, 3, 3}, {}, 0), 1);
   EXPECT_THROW(SampleToken(std::vector<float>{1, NAN}, {}, 0), Error);
+}
+
+// The choice by the definition in engine/sampling.h: all tokens are put into order.
+int32_t SampleFromAll(std::span<const float> logits, const SamplingOptions& options, double uniform) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (options.top_k > 0 && options.top_k < std::ssize(order)) order.resize(options.top_k);
+  std::vector<double> weights;
+  for (const int32_t token : order)
+    weights.push_back(std::exp((static_cast<double>(logits[token]) - logits[order[0]]) / options.temperature));
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double nucleus = 0;
+  size_t kept = 0;
+  while (kept < order.size() && (kept == 0 || nucleus < options.top_p * total)) nucleus += weights[kept++];
+  double draw = uniform * nucleus;
+  for (size_t i = 0; i + 1 < kept; ++i)
+    if ((draw -= weights[i]) < 0) return order[i];
+  return order[kept - 1];
+}
+
+TEST(Generate, SamplingPutsNoMoreTokensIntoOrderThanItNeeds) {
+  Random random(5);
+  std::vector<float> logits(3000);
+  for (float& logit : logits) logit = static_cast<float>(std::floor(16 * random.Normal())) / 4;  // many are equal
+  logits[17] = logits[1234] = -INFINITY;
+  for (const double temperature : {0.01, 0.5, 1.0, 4.0, 100.0})
+    for (const double top_p : {1.0, 0.95, 0.3, 0.0})
+      for (const int64_t top_k : {0, 1, 40, 2999, 5000}) {
+        const SamplingOptions options = {temperature, top_p, top_k};
+        std::vector<double> draws = {0, 0.5, 1 - 1e-6};
+        for (int i = 0; i < 20; ++i) draws.push_back(random.Uniform());
+        for (const double draw : draws)
+          ASSERT_EQ(SampleToken(logits, options, draw), SampleFromAll(logits, options, draw))
+              << temperature << " " << top_p << " " << top_k << " " << draw;
+      }
 }
 
 }  // namespace

@@ -326,7 +326,13 @@ TEST_F(Pipeline, ThePassThatSelectsIsPlannedByMemoryAndWork) {
   options.prune = ParsePrune("bi:2,keep=first:1,last:1");
   EXPECT_EQ(plan({.memory = 1 << 30}), (SelectionPass{1, 4, {}}));
   options.mode = Calibration::kDrift;
-  EXPECT_EQ(plan({.memory = 1 << 30}), (SelectionPass{0, 0, {1, 2}})) << "of 1 .. 3";
+  EXPECT_EQ(plan({.memory = 1 << 30}), (SelectionPass{0, 0, {1, 2, 3, 4, 5}})) << "from the first candidate on";
+  EXPECT_EQ(plan({.memory = 6 * kStream}), (SelectionPass{0, 0, {1, 3, 5}})) << "as many as half of the memory takes";
+  EXPECT_EQ(plan({.memory = 6 * kStream - 1}), (SelectionPass{0, 0, {1, 2}})) << "of 1 .. 3";
+  EXPECT_EQ(plan({.memory = 1 << 30, .gpu = true}), (SelectionPass{0, 0, {1, 2}}));
+  options.mode = Calibration::kSequential;
+  EXPECT_EQ(plan({.memory = 1 << 30}), (SelectionPass{0, 0, {1, 2}})) << "nothing is fitted towards the original";
+  options.mode = Calibration::kDrift;
   for (const char* prune : {"layers=1", "reverse:2", "ppl:2", "correctable:2"}) {
     options.prune = ParsePrune(prune);
     EXPECT_EQ(plan({.memory = 1 << 30}), nothing) << prune;

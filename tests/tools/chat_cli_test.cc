@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // --chat from outside, on a model of random weights.
+#include "tests/file_size_limit.h"
 #include "tests/tools/cli.h"
 
 namespace shiftrt {
@@ -76,6 +77,44 @@ TEST_F(Chat, ManyPromptsGiveALineEach) {
   EXPECT_FAILS(Command("generate", {"--prompts", Path("none.txt")}), 1, "none.txt");
   WriteText(dir_ / "empty.txt", "\n\n");
   EXPECT_FAILS(Command("generate", {"--prompts", Path("empty.txt")}), 1, "empty.txt: it has no prompt");
+}
+
+TEST_F(Chat, RepliesOfAnInterruptedCommandAreKept) {
+  WriteText(dir_ / "prompts.txt", "hi\nthe sea was calm and\nwell");
+  const std::vector<std::string> sampled = {"--prompts", Path("prompts.txt"), "--batch", "1",      "--max-tokens",
+                                            "5",         "--temperature",     "1",       "--seed", "7",
+                                            "--quiet"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = sampled;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const std::string expected = Command("generate", sampled).out;
+  ASSERT_EQ(std::count(expected.begin(), expected.end(), '\n'), 3);
+  const size_t first = expected.find('\n');
+  const fs::path out = dir_ / "own.jsonl", journal = dir_ / "own.jsonl.journal";
+  {
+    const FileSizeLimit limit(first + 60);  // room for the first reply with its key and checksum
+    EXPECT_FAILS(Command("generate", with({"--out", out.string()})), 1, "own.jsonl.journal: cannot write it");
+  }
+  EXPECT_FALSE(fs::exists(out));
+  ASSERT_TRUE(fs::exists(journal));
+  std::vector<std::string> arguments = with({"--out", out.string()});
+  std::erase(arguments, "--quiet");
+  const Outcome rest = Command("generate", arguments);
+  EXPECT_EQ(rest.status, 0) << rest.err;
+  EXPECT_EQ(rest.out, "");
+  EXPECT_NE(rest.err.find("1 replies were finished before an interruption"), std::string::npos) << rest.err;
+  EXPECT_EQ(ReadFile(out), expected);
+  EXPECT_FALSE(fs::exists(journal));
+  // Other settings have other keys: nothing of a journal is believed for them.
+  {
+    const FileSizeLimit limit(first + 60);
+    EXPECT_FAILS(Command("generate", with({"--out", out.string()})), 1, "cannot write it");
+  }
+  EXPECT_EQ(Command("generate", with({"--out", out.string(), "--top-k", "1"})).status, 0);
+  EXPECT_EQ(ReadFile(out), Command("generate", with({"--top-k", "1"})).out);
+  EXPECT_FAILS(Command("generate", {"--prompt", "hi", "--out", out.string()}), 2, "--out requires --prompts");
 }
 
 // The numbers N of "prompt: N tokens" in what was written to standard error.
