@@ -218,7 +218,7 @@ class CpuOps : public Ops {
     const OutputHead head(w.view(), spec_.logit_cap), teacher(weights_->head, spec_.logit_cap);
     shiftrt::HeadLossGradient(context_, rows.x.host(),
                               {head, rows.targets, rows.cross_entropy, rows.divergence, rows.teacher.host(),
-                               rows.teacher.empty() ? nullptr : &teacher},
+                               rows.teacher.empty() ? nullptr : &teacher, &logits_},
                               scales, losses, dx.host(), dw.host());
   }
   void LogProbs(const HeadRows& rows, std::span<float> log_probs) override {
@@ -305,6 +305,7 @@ class CpuOps : public Ops {
   CallLayout layout_;
   std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
   Buffer<float> joined_keys_, joined_values_;  // the rows in layout_.joined_rows
+  Buffer<float> logits_;                       // of a loss
 };
 
 void CpuOps::Begin(const LayerCall& call) {

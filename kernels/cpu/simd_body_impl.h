@@ -178,8 +178,9 @@ inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows,
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
     for (int half = 0; half < kRegs; ++half) sum[i][half] = V::Zero();
-  // The rows of y are far apart. They are prefetched one by one, so that they arrive while the tile is summed.
-  constexpr int64_t kSlice = 16;
+  // The rows of y are far apart. They are prefetched one by one, so that they arrive while the tile is summed: twelve
+  // rows within the 144 steps that a rounded product of depth 288 has.
+  constexpr int64_t kSlice = 8;
   for (int64_t k = 0, row = 0; k < depth; ++row) {
     for (int64_t j = 0; row < rows && j < kRegs * V::kWidth; j += kLine) __builtin_prefetch(y + row * stride + j, 1);
     const int64_t stop = depth - k < kSlice ? depth : k + kSlice;
