@@ -56,8 +56,8 @@ void* AllocateAligned(size_t bytes) {
   const size_t align = huge ? kHugePage : kLine, whole = (bytes + align - 1) / align * align;
   void* const memory = std::aligned_alloc(align, whole);
   if (memory == nullptr) throw std::bad_alloc();
-  // Products touch rows that are far apart: with small pages each of them costs a lookup, and a fault at first. A system
-  // without huge pages refuses, which changes nothing but the speed.
+  // Products touch rows that are far apart: with small pages each of them costs a lookup, and a fault at first. A
+  // system without huge pages refuses, which changes nothing but the speed.
   if (huge) ::madvise(memory, whole, MADV_HUGEPAGE);
   return memory;
 }

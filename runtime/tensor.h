@@ -54,8 +54,8 @@ struct TensorView {
   bool empty() const { return data == nullptr; }
 };
 
-// Returns memory for so many bytes (at least one), 64-byte aligned, which std::free frees. From 4 MiB on it is aligned to
-// 2 MiB, and the system is asked for huge pages. Throws std::bad_alloc.
+// Returns memory for so many bytes (at least one), 64-byte aligned, which std::free frees. From 4 MiB on it is aligned
+// to 2 MiB, and the system is asked for huge pages. Throws std::bad_alloc.
 void* AllocateAligned(size_t bytes);
 
 // Owns `size` elements in memory of AllocateAligned(). Not initialised.

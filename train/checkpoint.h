@@ -23,7 +23,7 @@ struct TrainingNumbers {
   std::span<const float> best;  // the values at the lowest validation loss, where they are kept; else empty
 };
 
-// What a checkpoint file holds.
+// The contents of a checkpoint file.
 struct TrainingState {
   std::vector<float> values, first, second, best;
   TrainingHistory history;  // its steps are those taken; the next step reads the text from there

@@ -236,7 +236,7 @@ class Loop {
   std::vector<TrainingBatch> validation_;
   TrainingHistory history_;
   std::vector<float> best_;  // the values at the lowest validation loss, where they are kept; else empty
-  int64_t saved_ = 0;  // steps of the checkpoint
+  int64_t saved_ = 0;        // steps of the checkpoint
   Clock::time_point written_ = Clock::now();
 };
 

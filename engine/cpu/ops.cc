@@ -305,7 +305,7 @@ class CpuOps : public Ops {
   CallLayout layout_;
   std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
   Buffer<float> joined_keys_, joined_values_;  // the rows in layout_.joined_rows
-  Buffer<float> logits_;                       // of a loss
+  Buffer<float> logits_;                       // memory of a loss
 };
 
 void CpuOps::Begin(const LayerCall& call) {

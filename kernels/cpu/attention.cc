@@ -115,9 +115,9 @@ class ItemAttention {
         if (k0 > First(0)) Rescale(rescale.data(), output);
         const void* const factors = PackedFactors(product_, scores.data(), seen, packed_scores.data());
         for (int64_t at = 0; at < dim_; at += mr)
-          product_.multiply({packed_values.data() + PackedBytes(product_, at, keys), std::min(mr, dim_ - at), factors,
-                             nr, seen},
-                            true, output + at * nr, nr);
+          product_.multiply(
+              {packed_values.data() + PackedBytes(product_, at, keys), std::min(mr, dim_ - at), factors, nr, seen},
+              true, output + at * nr, nr);
       }
     }
     for (int64_t p = 0; p < panels; ++p) WriteOut(p, states[p], outputs.data() + p * dim_ * nr);
@@ -157,8 +157,7 @@ class ItemAttention {
         for (int64_t i = 0; i < width; ++i) out[i] = turned[j * nr + i] * inverse;
       }
     }
-    for (int64_t j = 0; j < rows; ++j)
-      SetLogSum(panel * nr + j, SoftmaxScale() * state.maximum[j], state.sum[j]);
+    for (int64_t j = 0; j < rows; ++j) SetLogSum(panel * nr + j, SoftmaxScale() * state.maximum[j], state.sum[j]);
   }
 
   // Used for a decoded token: one pass over keys and values without packing (Milakov and Gimelshein 2018).

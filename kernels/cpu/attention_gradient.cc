@@ -165,10 +165,9 @@ class Worker {
   void AddOverRows(const Rows& rows, int64_t from, int64_t count, const float* factors, float* sums) const {
     const void* const packed = PackedFactors(product_, factors, count, factors_.data());
     for (int64_t d = 0; d < dim_; d += mr_)
-      product_.multiply(
-          {rows.columns.data() + PackedBytes(product_, d, kRowBlock) + PackedBytes(product_, mr_, from),
-           std::min(mr_, dim_ - d), packed, nr_, count},
-          true, sums + d * keys_, keys_);
+      product_.multiply({rows.columns.data() + PackedBytes(product_, d, kRowBlock) + PackedBytes(product_, mr_, from),
+                         std::min(mr_, dim_ - d), packed, nr_, count},
+                        true, sums + d * keys_, keys_);
   }
 
   // The place in key_rows_ of the columns from d0 on of the panel of keys k0.

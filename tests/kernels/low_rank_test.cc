@@ -78,8 +78,8 @@ struct LowRankShape {
   int64_t m, n, k, rank;
 };
 
-// Few rows, parts of tiles, several blocks of rows and of depth, more than one panel of the rank, and a rank that is too
-// large to be joined.
+// Few rows, parts of tiles, several blocks of rows and of depth, more than one panel of the rank, and a rank that is
+// too large to be joined.
 constexpr LowRankShape kLowRankShapes[] = {{3, 33, 40, 8},   {5, 65, 31, 1},   {13, 33, 600, 8},   {33, 31, 1155, 33},
                                            {770, 33, 40, 8}, {770, 40, 33, 8}, {14, 70, 300, 300}, {1600, 34, 65, 5}};
 
@@ -111,8 +111,8 @@ TEST_P(LowRankTest, InputGradientsAgreeWithFloat64) {
     for (const auto& [m, k, n, rank] : kLowRankShapes) {
       if (m <= 4) continue;  // such a gradient is a blocked product, and so in any precision
       SCOPED_TRACE(fmt::format("{} m {} n {} k {} rank {}", Name(dtype), m, n, k, rank));
-      const Padded dy = Padded::Normal(m, n, 1), inner(m, rank), before = Padded::Normal(m, k, 6, 10), dx = before.Copy(),
-                   threaded = before.Copy();
+      const Padded dy = Padded::Normal(m, n, 1), inner(m, rank), before = Padded::Normal(m, k, 6, 10),
+                   dx = before.Copy(), threaded = before.Copy();
       const Stored w = Stored::Normal(dtype, {n, k}, 2), a = Stored::Normal(DType::kFloat32, {rank, k}, 3),
                    b = Stored::Normal(DType::kFloat32, {n, rank}, 4);
       MatMulInputGradientLowRank(On(1), dy.view(), w.view, {a.view, b.view, kScale, inner.view()}, true, dx.view());
@@ -140,8 +140,8 @@ struct AttentionFound {
   Padded out, log_sums, dq, dk, dv;
 };
 
-// Of rounded products only the probabilities and the gradients of scores are rounded, because queries, keys, values and
-// the gradient of the output are bfloat16 numbers already.
+// Queries, keys, values and the gradient of the output are bfloat16 numbers already, so that rounded products round only
+// the probabilities and the gradients of scores.
 class RoundedAttentionTest : public LowRankTest {
  protected:
   static Context Plain() { return {1, std::min(GetParam().isa, Isa::kAvx512)}; }
@@ -157,9 +157,8 @@ class RoundedAttentionTest : public LowRankTest {
 
 INSTANTIATE_TEST_SUITE_P(Precisions, RoundedAttentionTest, testing::ValuesIn([] {
                            std::vector<Precision> rounded = Precisions();
-                           std::erase_if(rounded, [](const Precision& one) {
-                             return one.products != Products::kBFloat16;
-                           });
+                           std::erase_if(rounded,
+                                         [](const Precision& one) { return one.products != Products::kBFloat16; });
                            return rounded;
                          }()),
                          [](const auto& info) { return std::string(Name(info.param.isa)); });
@@ -180,7 +179,8 @@ TEST_P(RoundedAttentionTest, DiffersByTheRoundingOfProbabilities) {
   constexpr double kRounding = 0x1p-9;  // the largest relative error of one rounding to bfloat16
   for (const auto& [dim, window, soft_cap] : {std::tuple<int64_t, int64_t, float>{64, 0, 0}, {20, 50, 0}, {33, 0, 9}}) {
     SCOPED_TRACE(fmt::format("head_dim {} window {} soft cap {}", dim, window, soft_cap));
-    const AttentionShape shape{6, 2, dim, static_cast<float>(1 / std::sqrt(static_cast<double>(dim))), window, soft_cap};
+    const AttentionShape shape{6,      2,       dim, static_cast<float>(1 / std::sqrt(static_cast<double>(dim))),
+                               window, soft_cap};
     const std::vector<int64_t> offsets = {0, 1, 40, 343};
     const Padded q = NearestNormal(343, 6 * dim, 1), keys = NearestNormal(343, 2 * dim, 2),
                  values = NearestNormal(343, 2 * dim, 3), dout = NearestNormal(343, 6 * dim, 4);
