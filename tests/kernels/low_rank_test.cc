@@ -140,8 +140,8 @@ struct AttentionFound {
   Padded out, log_sums, dq, dk, dv;
 };
 
-// Queries, keys, values and the gradient of the output are bfloat16 numbers already, so that rounded products round only
-// the probabilities and the gradients of scores.
+// Queries, keys, values and the gradient of the output are bfloat16 numbers already, so that rounded products round
+// only the probabilities and the gradients of scores.
 class RoundedAttentionTest : public LowRankTest {
  protected:
   static Context Plain() { return {1, std::min(GetParam().isa, Isa::kAvx512)}; }
