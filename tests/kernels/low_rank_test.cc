@@ -176,7 +176,7 @@ std::pair<double, double> Norms(const Padded& a, const Padded& b) {
 }
 
 TEST_P(RoundedAttentionTest, DiffersByTheRoundingOfProbabilities) {
-  constexpr double kRounding = 0x1p-9;  // the largest relative error of one rounding to bfloat16
+  constexpr double kRounding = 0x1p-8;  // the largest relative error of one rounding to bfloat16
   for (const auto& [dim, window, soft_cap] : {std::tuple<int64_t, int64_t, float>{64, 0, 0}, {20, 50, 0}, {33, 0, 9}}) {
     SCOPED_TRACE(fmt::format("head_dim {} window {} soft cap {}", dim, window, soft_cap));
     const AttentionShape shape{6,      2,       dim, static_cast<float>(1 / std::sqrt(static_cast<double>(dim))),
@@ -202,7 +202,7 @@ TEST_P(RoundedAttentionTest, DiffersByTheRoundingOfProbabilities) {
          {std::pair{&found.out, &plain.out}, {&found.dq, &plain.dq}, {&found.dk, &plain.dk}, {&found.dv, &plain.dv}}) {
       const auto [difference, size] = Norms(*rounded, *exact);
       EXPECT_LT(difference, kRounding * size);
-      EXPECT_GT(difference, kRounding * size / 50);  // it is rounded
+      EXPECT_GT(difference, kRounding * size / 100);  // it is rounded
     }
   }
 }
