@@ -120,6 +120,17 @@ class Ops {
   virtual void MatMulWeightGradient(DeviceMatrix<const float> dy, DeviceMatrix<const float> x,
                                     DeviceMatrix<float> dw) = 0;
   virtual void BiasGradient(DeviceMatrix<const float> dy, DeviceMatrix<float> db) = 0;
+  // Products with the matrix w + scale b a: y = x (w + scale b a)' + bias, with inner (tokens, rank) = scale x a', and
+  // dx = dy (w + scale b a) (+ dx), with inner = scale dy b. A device may join the products.
+  struct LowRankTerm {
+    Operand a, b;  // (rank, input) and (output, rank), trained
+    float scale;
+    DeviceMatrix<float> inner;
+  };
+  virtual void MatMulLowRank(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, const LowRankTerm& low,
+                             DeviceMatrix<float> y);
+  virtual void MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand& w, const LowRankTerm& low,
+                                          bool accumulate, DeviceMatrix<float> dx);
 
   // The norm of rows that the model has: kernels/rmsnorm.h or kernels/layernorm.h. Without weight, which the model
   // lacks, it copies. Queries and keys have an RMSNorm, of each head alone or of all together. An empty dweight: no

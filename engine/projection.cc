@@ -75,9 +75,10 @@ DeviceMatrix<const float> Projection::LoraInput(DeviceMatrix<const float> x, con
 
 void Projection::Forward(DeviceMatrix<const float> x, const LoraScratch& scratch, DeviceMatrix<float> y) const {
   Ops& ops = pass_.ops;
-  ops.MatMul(x, w_, bias_, false, y);
-  if (lora_.empty()) return;
+  if (lora_.empty()) return ops.MatMul(x, w_, bias_, false, y);
   const DeviceMatrix<float> inner = Part(scratch.inner, lora_.a.value.rows);
+  if (!Drops()) return ops.MatMulLowRank(x, w_, bias_, {Of(lora_.a), Of(lora_.b), pass_.lora.scale, inner}, y);
+  ops.MatMul(x, w_, bias_, false, y);
   ops.MatMul(LoraInput(x, scratch), Of(lora_.a), {}, false, inner);
   ops.Scale(pass_.lora.scale, inner);
   ops.MatMul(inner, Of(lora_.b), {}, true, y);
@@ -89,7 +90,8 @@ void Projection::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float>
   const bool want_dx = !dx.empty();
   if (!dw_.empty()) ops.MatMulWeightGradient(dy, x, dw_);
   if (!dbias_.empty()) ops.BiasGradient(dy, dbias_);
-  if (want_dx) ops.MatMulInputGradient(dy, w_, accumulate, dx);
+  const bool joined = want_dx && !lora_.empty() && !Drops();
+  if (want_dx && !joined) ops.MatMulInputGradient(dy, w_, accumulate, dx);
   if (lora_.empty()) return;
 
   const DeviceMatrix<float> inner = Part(scratch.inner, lora_.a.value.rows);
@@ -103,11 +105,14 @@ void Projection::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float>
     ops.MatMulWeightGradient(dy, inner, lora_.b.gradient);
   }
   if (!want_da && !want_dx) return;
-  ops.MatMulInputGradient(dy, b, false, dinner);
-  ops.Scale(pass_.lora.scale, dinner);
+  if (joined) {
+    ops.MatMulInputGradientLowRank(dy, w_, {a, b, pass_.lora.scale, dinner}, accumulate, dx);
+  } else {
+    ops.MatMulInputGradient(dy, b, false, dinner);
+    ops.Scale(pass_.lora.scale, dinner);
+  }
   if (want_da) ops.MatMulWeightGradient(dinner, input, lora_.a.gradient);
-  if (!want_dx) return;
-  if (!Drops()) return ops.MatMulInputGradient(dinner, a, true, dx);
+  if (!want_dx || joined) return;
   const DeviceMatrix<float> ddropped = Part(scratch.dropped, dx.cols);  // its input is not read any more
   ops.MatMulInputGradient(dinner, a, false, ddropped);
   ops.ApplyDropout(dropout_, ddropped, ddropped);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention over packed sequences, each with its own keys and values.
-// Cost: 4 head_dim FLOP per head and pair of a query and a visible key; reads keys and values once per query block.
+// With Products::kBFloat16 the operands of the products are rounded to bfloat16, as kernels/matmul.h says: queries,
+// keys, values, probabilities and, backwards, the gradients of outputs and scores. It does not hold for a few query
+// rows. Cost: 4 head_dim FLOP per head and pair of a query and a visible key; reads keys and values once per query
+// block.
 #pragma once
 
 #include <span>

@@ -35,6 +35,9 @@ struct HeadLoss {
   float divergence = 0;                      // needs a teacher
   MatrixView<const float> teacher = {};      // the teacher's normed rows, (tokens, its hidden size)
   const OutputHead* teacher_head = nullptr;  // with the same vocabulary
+  // Memory for logits, which grows as it is needed; null: the call has memory of its own. A caller that keeps it saves
+  // the system the clearing of fresh pages in every call.
+  Buffer<float>* logits = nullptr;
 };
 // losses[t] = the loss of row t; dx (tokens, hidden) = scales[t] times its gradient; dw (vocab, hidden), if it is not
 // empty, += the gradient of the head's weights of the sum of scales[t] * losses[t]. With both empty, it only measures.

@@ -22,6 +22,18 @@ namespace shiftrt {
 void MatMul(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
             bool accumulate, MatrixView<float> y);
 
+// The low-rank term of a projection (LoRA): W is replaced by W + scale b a. The products write what is between the
+// factors to `inner`.
+struct LowRankFactors {
+  const TensorView& a;  // (rank, k), float32
+  const TensorView& b;  // (n, rank), float32
+  float scale;
+  MatrixView<float> inner;  // (m, rank)
+};
+// inner = scale x a', and y = x W' + bias + inner b', in one pass over x and y.
+void MatMulLowRank(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
+                   const LowRankFactors& low, MatrixView<float> y);
+
 // y (m, n) = x (m, k) B (+ y), B (k, n) float32, row-major and not transposed, as adapters are stored.
 void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<const float> b, bool accumulate,
                  MatrixView<float> y);
@@ -30,6 +42,9 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
 // dx (m, k) = dy (m, n) W (+ dx), W (n, k) as stored.
 void MatMulInputGradient(const Context& context, MatrixView<const float> dy, const TensorView& w, bool accumulate,
                          MatrixView<float> dx);
+// inner = scale dy b, and dx = dy W + inner a (+ dx).
+void MatMulInputGradientLowRank(const Context& context, MatrixView<const float> dy, const TensorView& w,
+                                const LowRankFactors& low, bool accumulate, MatrixView<float> dx);
 // dw (n, k) += dy' x, with x (m, k) and dy (m, n).
 void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, MatrixView<const float> x,
                           MatrixView<float> dw);

@@ -71,9 +71,10 @@ Isa BestIsa() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
   static const bool amx = HasAmx();
-  if (avx2 && avx512 && amx) return Isa::kAmx;
-  if (avx2 && avx512 && __builtin_cpu_supports("avx512bf16")) return Isa::kAvx512BFloat16;
+  if (avx2 && avx512bf16 && amx) return Isa::kAmx;
+  if (avx2 && avx512bf16) return Isa::kAvx512BFloat16;
   if (avx2 && avx512) return Isa::kAvx512;
   if (avx2) return Isa::kAvx2;
 #endif

@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <new>
 #include <string>
+
+#include "runtime/tensor.h"
 
 namespace shiftrt {
 
@@ -44,6 +48,18 @@ int64_t LeftOfControlGroup(const std::filesystem::path& group) {
 int64_t AvailableMemory(const std::filesystem::path& root) {
   const int64_t kib = Named(root / "proc/meminfo", "MemAvailable:", kUnlimited / 1024);
   return std::min(kib * 1024, LeftOfControlGroup(root / "sys/fs/cgroup"));
+}
+
+void* AllocateAligned(size_t bytes) {
+  constexpr size_t kHugePage = 2u << 20, kLine = 64;
+  const bool huge = bytes >= 2 * kHugePage;
+  const size_t align = huge ? kHugePage : kLine, whole = (bytes + align - 1) / align * align;
+  void* const memory = std::aligned_alloc(align, whole);
+  if (memory == nullptr) throw std::bad_alloc();
+  // Products touch rows that are far apart: with small pages each of them costs a lookup, and a fault at first. A
+  // system without huge pages refuses, which changes nothing but the speed.
+  if (huge) ::madvise(memory, whole, MADV_HUGEPAGE);
+  return memory;
 }
 
 int64_t UsableMemory(const Context& context) { return context.memory > 0 ? context.memory : AvailableMemory() / 4 * 3; }

@@ -54,7 +54,11 @@ struct TensorView {
   bool empty() const { return data == nullptr; }
 };
 
-// Owns `size` elements, 64-byte aligned (2 MiB aligned from 4 MiB on, to allow huge pages). Not initialised.
+// Returns memory for so many bytes (at least one), 64-byte aligned, which std::free frees. From 4 MiB on it is aligned
+// to 2 MiB, and the system is asked for huge pages. Throws std::bad_alloc.
+void* AllocateAligned(size_t bytes);
+
+// Owns `size` elements in memory of AllocateAligned(). Not initialised.
 template <typename T>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -62,10 +66,7 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(int64_t size) : size_(size) {
-    const size_t bytes = sizeof(T) * static_cast<size_t>(size), align = bytes >= (4u << 20) ? (2u << 20) : 64;
-    if (bytes == 0) return;
-    data_.reset(static_cast<T*>(std::aligned_alloc(align, (bytes + align - 1) / align * align)));
-    if (!data_) throw std::bad_alloc();
+    if (size > 0) data_.reset(static_cast<T*>(AllocateAligned(sizeof(T) * static_cast<size_t>(size))));
   }
   T* data() const { return data_.get(); }
   int64_t size() const { return size_; }

@@ -19,10 +19,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kFormat = "shiftrt training checkpoint 2";
 
-template <typename T>
-TensorView View(const std::vector<T>& values, DType dtype) {
-  return {values.data(), dtype, {static_cast<int64_t>(values.size())}};
-}
+TensorView View(std::span<const float> values) { return {values.data(), DType::kFloat32, {std::ssize(values)}}; }
+TensorView View(std::span<const double> values) { return {values.data(), DType::kFloat64, {std::ssize(values)}}; }
 
 // Tensor `name` of `count` numbers; of any number where `count` is negative.
 template <typename T>
@@ -107,23 +105,22 @@ std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
   return state;
 }
 
-void CheckpointFile::Write(const TrainingState& state) const {
+void CheckpointFile::Write(const TrainingNumbers& numbers, const TrainingHistory& history) const {
   if (path_.empty()) return;
   const InterruptsHeld held;
   Json settings = Json::object(), validations = Json::array();
   for (const auto& [setting, value] : settings_) settings[setting] = value;
-  const TrainingHistory& history = state.history;
   for (const auto& [step, loss] : history.validations) validations.push_back({step, loss});
   const Json progress = {{"tokens", history.tokens},
                          {"seconds", history.seconds},
                          {"validation_seconds", history.validation_seconds},
                          {"validations", validations}};
-  std::vector<NamedTensor> tensors = {{"values", View(state.values, DType::kFloat32)},
-                                      {"first_moments", View(state.first, DType::kFloat32)},
-                                      {"second_moments", View(state.second, DType::kFloat32)},
-                                      {"losses", View(history.losses, DType::kFloat64)},
-                                      {"gradient_norms", View(history.gradient_norms, DType::kFloat64)}};
-  if (!state.best.empty()) tensors.push_back({"best_values", View(state.best, DType::kFloat32)});
+  std::vector<NamedTensor> tensors = {{"values", View(numbers.values)},
+                                      {"first_moments", View(numbers.first)},
+                                      {"second_moments", View(numbers.second)},
+                                      {"losses", View(history.losses)},
+                                      {"gradient_norms", View(history.gradient_norms)}};
+  if (!numbers.best.empty()) tensors.push_back({"best_values", View(numbers.best)});
   WriteSafetensors(path_, tensors,
                    {{"format", kFormat},
                     {"settings", settings.dump()},

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,10 +17,18 @@ namespace shiftrt {
 // Everything that decides the result of a training, by name: fingerprints of model, plan and text, and each setting.
 using TrainingSettings = std::vector<std::pair<std::string, std::string>>;
 
+// The arrays of a training without the gradients (train/loop.h), in host memory.
+struct TrainingNumbers {
+  std::span<const float> values, first, second;
+  std::span<const float> best;  // the values at the lowest validation loss, where they are kept; else empty
+};
+
+// The contents of a checkpoint file.
 struct TrainingState {
-  std::vector<float> values, first, second;  // train/parameters.h's arrays, without the gradients
-  std::vector<float> best;  // the values at the lowest validation loss, where they are kept; else empty
+  std::vector<float> values, first, second, best;
   TrainingHistory history;  // its steps are those taken; the next step reads the text from there
+
+  TrainingNumbers numbers() const { return {values, first, second, best}; }
 };
 
 class CheckpointFile {
@@ -34,7 +43,7 @@ class CheckpointFile {
   std::optional<TrainingState> Read(int64_t count) const;
   // Replaces the file in one step, also while an interruption is requested. Throws Error where there is no space: the
   // file that was there stays.
-  void Write(const TrainingState& state) const;
+  void Write(const TrainingNumbers& numbers, const TrainingHistory& history) const;
 
  private:
   std::filesystem::path path_;

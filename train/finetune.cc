@@ -119,10 +119,11 @@ TrainingResult Finetune(const FinetuneJob& job) {
   const CheckpointFile checkpoint(job.checkpoint, SettingsOf(job));
   result.history =
       Train({job.texts, parameters, options.training, checkpoint, job.observer, job.context}, *objective, arrays);
-  TrainingState state;
-  arrays.Get(state);
-  result.plan = parameters.Tuned(*weights, beginning.plan, state.values);
-  result.lora = parameters.Factors(beginning.plan, state.values);
+  arrays.KeepValuesOnly();
+  std::vector<float> copy;
+  const std::span<const float> values = arrays.OnHost(arrays.values, copy);
+  result.plan = parameters.Tuned(*weights, beginning.plan, values);
+  result.lora = parameters.Factors(beginning.plan, values);
   result.parameters = parameters.count();
   result.peak_bytes = engine.PeakBytes();
   result.kept_blocks = engine.KeptBlocks();

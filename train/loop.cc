@@ -37,8 +37,10 @@ class Loop {
               state ? fmt::format("{} steps", state->history.steps()) : "no such file");
     if (state) {
       arrays_.Set(*state);
-      state_ = std::move(*state);
+      history_ = std::move(state->history);
+      best_ = std::move(state->best);
       saved_ = history().steps();
+      state.reset();
     }
     try {
       for (;;) {
@@ -58,14 +60,14 @@ class Loop {
       throw;
     }
     if (options_.keep_best && !history().validations.empty() && history().BestStep() != history().steps())
-      arrays_.ops.FromHost(state_.best, arrays_.values.all());
+      arrays_.ops.FromHost(best_, arrays_.values.all());
     return history();
   }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  TrainingHistory& history() { return state_.history; }
+  TrainingHistory& history() { return history_; }
 
   // Sets the number of steps of a budget in seconds: as many as it has time for at the speed so far, with one more
   // validation at the end, and at least one.
@@ -198,8 +200,8 @@ class Loop {
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
     history().validation_seconds += seconds;
     if (options_.keep_best && history().BestStep() == history().steps()) {
-      state_.best.resize(arrays_.count);
-      arrays_.ops.ToHost(arrays_.values.all(), state_.best);
+      best_.resize(arrays_.count);
+      arrays_.ops.ToHost(arrays_.values.all(), best_);
     }
     if (job_.observer) job_.observer(history(), schedule_.steps);
   }
@@ -212,11 +214,13 @@ class Loop {
 
   void Save() {
     if (!WritesFiles(job_.context)) return;
-    arrays_.Get(state_);
     const double squares = arrays_.ops.SumOfSquares(arrays_.values.all());
     Check(std::isfinite(squares), "after {} steps the parameters hold numbers that are not finite. {}",
           history().steps(), Advice());
-    job_.checkpoint.Write(state_);
+    std::vector<float> values, first, second;  // copies of a GPU's arrays
+    job_.checkpoint.Write({arrays_.OnHost(arrays_.values, values), arrays_.OnHost(arrays_.first, first),
+                           arrays_.OnHost(arrays_.second, second), best_},
+                          history());
     saved_ = history().steps();
     written_ = Clock::now();
   }
@@ -230,8 +234,9 @@ class Loop {
   ReadingOrder order_;
   Schedule schedule_;  // with the number of steps that is planned
   std::vector<TrainingBatch> validation_;
-  TrainingState state_;
-  int64_t saved_ = 0;  // steps of the checkpoint
+  TrainingHistory history_;
+  std::vector<float> best_;  // the values at the lowest validation loss, where they are kept; else empty
+  int64_t saved_ = 0;        // steps of the checkpoint
   Clock::time_point written_ = Clock::now();
 };
 
@@ -253,15 +258,14 @@ void TrainingArrays::Set(const TrainingState& state) {
   ops.FromHost(state.second, second.all());
 }
 
-void TrainingArrays::Get(TrainingState& state) const {
-  const auto get = [&](const DeviceMemory& array, std::vector<float>& to) {
-    to.resize(count);
-    ops.ToHost(array.all(), to);
-  };
-  get(values, state.values);
-  get(first, state.first);
-  get(second, state.second);
+std::span<const float> TrainingArrays::OnHost(const DeviceMemory& array, std::vector<float>& copy) const {
+  if (array.all().device() == Device::kCpu) return {array.all().host().data, static_cast<size_t>(count)};
+  copy.resize(count);
+  ops.ToHost(array.all(), copy);
+  return copy;
 }
+
+void TrainingArrays::KeepValuesOnly() { gradients = first = second = {}; }
 
 TrainingHistory Train(const TrainingJob& job, Objective& objective, TrainingArrays& arrays) {
   return Loop(job, objective, arrays).Run();

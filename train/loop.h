@@ -57,7 +57,10 @@ struct TrainingArrays {
   DeviceMemory values, gradients, first, second;
 
   void Set(const TrainingState& state);
-  void Get(TrainingState& state) const;
+  // One of the arrays in host memory: as it is, or a copy in `copy` if it is a GPU's.
+  std::span<const float> OnHost(const DeviceMemory& array, std::vector<float>& copy) const;
+  // Frees all but the values.
+  void KeepValuesOnly();
 };
 
 // Told of every step and of every validation; may throw, which stops the loop as an interruption does.

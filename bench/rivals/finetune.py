@@ -10,7 +10,7 @@ every parameter; with the cross entropy, or with the divergence from the origina
 round starts shiftrt and then PyTorch in each of --settings, and each takes one step that is not counted and then --steps
 steps, because the speed of a shared machine drifts. The settings of PyTorch are joined by "+": float32 is its default,
 "autocast" computes products in bfloat16 (torch.autocast), "compile" uses torch.compile, and "checkpointing" computes
-activations again backwards. shiftrt runs with --products auto. The table has the medians over the rounds, the medians of the
+activations again backwards. shiftrt runs with --products auto, and its frozen weights have the type of the checkpoint. The table has the medians over the rounds, the medians of the
 ratios of the rounds, and the peak resident memory of each process.
 """
 import argparse
@@ -92,8 +92,10 @@ def run_theirs(args, settings):
 
 def run_ours(args, scratch):
     result = scratch / "ours.json"
-    command = [args.shiftrt, "bench", "train", "--model", args.model, "--dtype", "float32", "--loss", args.loss, "--quiet",
+    command = [args.shiftrt, "bench", "train", "--model", args.model, "--dtype", args.dtype, "--loss", args.loss, "--quiet",
                "--products", args.products, "--rounds", str(args.steps), "--json", result]
+    if args.memory:
+        command += ["--memory", args.memory]
     for name in ("threads", "rank", "batch", "length", "pass_tokens"):
         command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     if args.all:
@@ -110,6 +112,8 @@ def main():
     parser.add_argument("--all", action="store_true", help="train every parameter instead of LoRA")
     parser.add_argument("--loss", choices=["ce", "kl"], default="ce")
     parser.add_argument("--products", default="auto", help="of shiftrt: auto, float32 or bfloat16")
+    parser.add_argument("--dtype", default="auto", help="of shiftrt's frozen weights; auto: as stored")
+    parser.add_argument("--memory", help="of shiftrt: of kept activations")
     parser.add_argument("--settings", default="float32", help="of PyTorch, with commas between them")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--batch", type=int, default=8)
@@ -142,7 +146,7 @@ def main():
     if args.json:
         args.json.write_text(json.dumps(
             {**provenance(), "model": Path(args.model).name, "threads": args.threads, "all": args.all, "loss": args.loss,
-             "products": args.products, "rank": args.rank, "batch": args.batch, "length": args.length,
+             "products": args.products, "dtype": args.dtype, "memory": args.memory, "rank": args.rank, "batch": args.batch, "length": args.length,
              "pass_tokens": args.pass_tokens, "runs": runs, "tokens_per_second": speed, "ratio": ratio,
              "peak_resident_bytes": memory}, indent=2) + "\n")
 

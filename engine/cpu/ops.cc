@@ -17,6 +17,7 @@
 #include "kernels/matmul.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/row_parts.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/parallel.h"
@@ -65,17 +66,20 @@ class CpuOps : public Ops {
 
   DeviceMemory Allocate(int64_t count) override {
     DeviceMemory memory = DeviceMemory::OnHost(count);
-    std::fill_n(memory.all().host().data, count, 0.0f);
+    Zero(memory.all());
     return memory;
   }
   void Zero(DeviceMatrix<float> x) override {
     const MatrixView<float> to = x.host();
-    ForEachRow(to, [&](int64_t i) { std::fill_n(to.row(i), to.cols, 0.0f); });
+    ForEachRowPart(context_, to,
+                   [&](int64_t row, int64_t col, int64_t count) { std::fill_n(to.row(row) + col, count, 0.0f); });
   }
   void Copy(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
     const MatrixView<const float> from = x.host();
     const MatrixView<float> to = y.host();
-    ForEachRow(from, [&](int64_t i) { std::copy_n(from.row(i), from.cols, to.row(i)); });
+    ForEachRowPart(context_, from, [&](int64_t row, int64_t col, int64_t count) {
+      std::copy_n(from.row(row) + col, count, to.row(row) + col);
+    });
   }
   void ToHost(DeviceMatrix<const float> from, std::span<float> host) override {
     std::copy_n(Dense(from).data(), host.size(), host.data());
@@ -123,6 +127,18 @@ class CpuOps : public Ops {
   }
   void BiasGradient(DeviceMatrix<const float> dy, DeviceMatrix<float> db) override {
     shiftrt::BiasGradient(context_, dy.host(), db.host());
+  }
+  void MatMulLowRank(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, const LowRankTerm& low,
+                     DeviceMatrix<float> y) override {
+    const Taken a(low.a), b(low.b);
+    shiftrt::MatMulLowRank(context_, x.host(), Taken(w).view(), Taken::Vector(bias).view(),
+                           {a.view(), b.view(), low.scale, low.inner.host()}, y.host());
+  }
+  void MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand& w, const LowRankTerm& low,
+                                  bool accumulate, DeviceMatrix<float> dx) override {
+    const Taken a(low.a), b(low.b);
+    shiftrt::MatMulInputGradientLowRank(context_, dy.host(), Taken(w).view(),
+                                        {a.view(), b.view(), low.scale, low.inner.host()}, accumulate, dx.host());
   }
 
   void Norm(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<float> out) override {
@@ -202,7 +218,7 @@ class CpuOps : public Ops {
     const OutputHead head(w.view(), spec_.logit_cap), teacher(weights_->head, spec_.logit_cap);
     shiftrt::HeadLossGradient(context_, rows.x.host(),
                               {head, rows.targets, rows.cross_entropy, rows.divergence, rows.teacher.host(),
-                               rows.teacher.empty() ? nullptr : &teacher},
+                               rows.teacher.empty() ? nullptr : &teacher, &logits_},
                               scales, losses, dx.host(), dw.host());
   }
   void LogProbs(const HeadRows& rows, std::span<float> log_probs) override {
@@ -289,6 +305,7 @@ class CpuOps : public Ops {
   CallLayout layout_;
   std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
   Buffer<float> joined_keys_, joined_values_;  // the rows in layout_.joined_rows
+  Buffer<float> logits_;                       // memory of a loss
 };
 
 void CpuOps::Begin(const LayerCall& call) {
@@ -399,6 +416,22 @@ double CpuOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float>
 }
 
 }  // namespace
+
+void Ops::MatMulLowRank(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, const LowRankTerm& low,
+                        DeviceMatrix<float> y) {
+  MatMul(x, w, bias, false, y);
+  MatMul(x, low.a, {}, false, low.inner);
+  Scale(low.scale, low.inner);
+  MatMul(low.inner, low.b, {}, true, y);
+}
+
+void Ops::MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand& w, const LowRankTerm& low,
+                                     bool accumulate, DeviceMatrix<float> dx) {
+  MatMulInputGradient(dy, w, accumulate, dx);
+  MatMulInputGradient(dy, low.b, false, low.inner);
+  Scale(low.scale, low.inner);
+  MatMulInputGradient(low.inner, low.a, true, dx);
+}
 
 std::unique_ptr<Ops> MakeCpuOps(const Context& context, std::shared_ptr<const Weights> weights) {
   return std::make_unique<CpuOps>(context, std::move(weights));

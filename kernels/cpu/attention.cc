@@ -16,7 +16,9 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kKeyBlock = 128;  // keys packed at a time; their scores for one panel of queries stay in L1
+// Keys packed at a time, whose scores for one panel of queries stay in the first-level cache: a multiple of the rows of
+// the register tiles.
+constexpr int64_t kKeyBlock = 132;
 constexpr int64_t kItemRows = 192;  // query rows of one key-value head that share a packed block
 constexpr int64_t kMostColumns = 32;
 
@@ -35,9 +37,10 @@ struct AttentionResults {
 // of the group.
 class ItemAttention {
  public:
-  ItemAttention(const SimdBody& body, const AttentionShape& shape, const AttentionSequence& sequence,
+  ItemAttention(const Context& context, const AttentionShape& shape, const AttentionSequence& sequence,
                 const WorkItem& item, MatrixView<const float> q, const AttentionResults& results)
-      : body_(body),
+      : body_(BodyFor(context.isa)),
+        product_(AttentionProductFor(context)),
         shape_(shape),
         sequence_(sequence),
         item_(item),
@@ -50,7 +53,7 @@ class ItemAttention {
         results_(results) {}
 
   // A register tile is faster from half a panel of rows on.
-  void Run() { 2 * rows_ > body_.product.tile_cols ? Tiled() : RowByRow(); }
+  void Run() { 2 * rows_ > product_.tile_cols ? Tiled() : RowByRow(); }
 
  private:
   const float* Query(int64_t row) const { return q_.row(Token(row)) + Column(row); }
@@ -71,27 +74,33 @@ class ItemAttention {
   }
 
   // Scores and outputs are transposed, with the queries along the SIMD lanes. Maximum and sum of the softmax are then
-  // vector operations, and the scores are already packed for the product with the values.
+  // vector operations, and the scores are in the order of a packed operand of the product with the values.
   void Tiled() {
-    const int64_t mr = body_.product.tile_rows, nr = body_.product.tile_cols, panels = RoundUp(rows_, nr) / nr;
-    const int64_t most_keys = RoundUp(std::min(kKeyBlock, Visible(rows_ - 1) - First(0)), mr), dims = RoundUp(dim_, mr);
-    Buffer<float> queries(panels * dim_ * nr), outputs(panels * dims * nr);
-    Buffer<float> packed_keys(most_keys * dim_), packed_values(dims * most_keys), scores(most_keys * nr);
+    const int64_t mr = product_.tile_rows, nr = product_.tile_cols, panels = RoundUp(rows_, nr) / nr;
+    const int64_t most_keys = RoundUp(std::min(kKeyBlock, Visible(rows_ - 1) - First(0)), mr);
+    const int64_t query_bytes = PackedBytes(product_, nr, dim_), key_bytes = PackedBytes(product_, mr, dim_);
+    Buffer<std::byte> queries(panels * query_bytes), packed_keys(most_keys / mr * key_bytes),
+        packed_values(PackedBytes(product_, RoundUp(dim_, mr), most_keys)),
+        packed_scores(PackedBytes(product_, nr, most_keys));
+    Buffer<float> outputs(panels * dim_ * nr), scores(most_keys * nr);
     std::vector<PanelState> states(panels);
     std::fill_n(outputs.data(), outputs.size(), 0.0f);
-    for (int64_t p = 0; p < panels; ++p) PackQueries(p, queries.data() + p * dim_ * nr);
+    for (int64_t p = 0; p < panels; ++p) PackQueries(p, queries.data() + p * query_bytes);
 
     for (int64_t k0 = First(0); k0 < Visible(rows_ - 1); k0 += kKeyBlock) {
       const int64_t keys = std::min(kKeyBlock, Visible(rows_ - 1) - k0);
       for (int64_t i = 0; i < keys; i += mr)
-        body_.product.pack_rows(keys_ + (k0 + i) * sequence_.keys.stride, sequence_.keys.stride, std::min(mr, keys - i),
-                                dim_, packed_keys.data() + i * dim_);
-      PackValues(k0, keys, packed_values.data());
+        product_.pack_rows(keys_ + (k0 + i) * sequence_.keys.stride, sequence_.keys.stride, std::min(mr, keys - i),
+                           dim_, packed_keys.data() + i / mr * key_bytes);
+      const float* const values = values_ + k0 * sequence_.values.stride;
+      for (int64_t at = 0; at < dim_; at += mr)
+        product_.pack_columns(values + at, sequence_.values.stride, std::min(mr, dim_ - at), keys,
+                              packed_values.data() + PackedBytes(product_, at, keys));
       for (int64_t p = 0; p < panels; ++p) {
         const int64_t last = std::min(rows_, (p + 1) * nr) - 1, seen = std::min(keys, Visible(last) - k0);
         if (seen <= 0 || First(p * nr) >= k0 + keys) continue;
-        for (int64_t i = 0; i < seen; i += mr)
-          body_.tile(packed_keys.data() + i * dim_, queries.data() + p * dim_ * nr, dim_, scores.data() + i * nr);
+        product_.multiply({packed_keys.data(), seen, queries.data() + p * query_bytes, nr, dim_}, false, scores.data(),
+                          nr);
         std::array<int32_t, kMostColumns> begin{}, end{};
         for (int64_t row = p * nr; row <= last; ++row) {
           begin[row - p * nr] = static_cast<int32_t>(std::clamp<int64_t>(First(row) - k0, 0, keys));
@@ -102,17 +111,16 @@ class ItemAttention {
         std::array<float, kMostColumns> rescale;
         body_.softmax(scores.data(), seen, SoftmaxScale(), {shape_.window > 0 ? begin.data() : nullptr, end.data()},
                       state.maximum.data(), state.sum.data(), rescale.data());
-        AddWeightedValues(packed_values.data(), keys, scores.data(), seen, rescale.data(),
-                          outputs.data() + p * dims * nr);
+        float* const output = outputs.data() + p * dim_ * nr;
+        if (k0 > First(0)) Rescale(rescale.data(), output);
+        const void* const factors = PackedFactors(product_, scores.data(), seen, packed_scores.data());
+        for (int64_t at = 0; at < dim_; at += mr)
+          product_.multiply(
+              {packed_values.data() + PackedBytes(product_, at, keys), std::min(mr, dim_ - at), factors, nr, seen},
+              true, output + at * nr, nr);
       }
     }
-    for (int64_t row = 0; row < rows_; ++row) {
-      const int64_t p = row / nr, j = row % nr;
-      const float* output = outputs.data() + p * dims * nr + j;
-      const float inverse = 1.0f / states[p].sum[j];
-      SetLogSum(row, SoftmaxScale() * states[p].maximum[j], states[p].sum[j]);
-      for (int64_t i = 0; i < dim_; ++i) Out(row)[i] = output[i * nr] * inverse;
-    }
+    for (int64_t p = 0; p < panels; ++p) WriteOut(p, states[p], outputs.data() + p * dim_ * nr);
   }
 
   struct PanelState {
@@ -121,38 +129,35 @@ class ItemAttention {
   };
 
   // The queries of one token and group are adjacent in memory; those of the next token are one row further.
-  void PackQueries(int64_t panel, float* packed) const {
-    const int64_t nr = body_.product.tile_cols;
-    for (int64_t j = 0; j < nr; ++j) {
-      const int64_t row = panel * nr + j;
-      for (int64_t i = 0; i < dim_; ++i) packed[i * nr + j] = row < rows_ ? Query(row)[i] : 0.0f;
-    }
+  void PackQueries(int64_t panel, void* packed) const {
+    const int64_t nr = product_.tile_cols, rows = std::min(nr, rows_ - panel * nr);
+    const Buffer<float> dense(rows * dim_);
+    for (int64_t j = 0; j < rows; ++j) std::copy_n(Query(panel * nr + j), dim_, dense.data() + j * dim_);
+    product_.pack_panel(dense.data(), DType::kFloat32, dim_, rows, dim_, packed);
   }
 
-  // packed[panel of MR dimensions][key][dimension], zero after the last dimension.
-  void PackValues(int64_t k0, int64_t keys, float* packed) const {
-    const int64_t mr = body_.product.tile_rows;
-    for (int64_t at = 0; at < dim_; at += mr) {
-      const int64_t width = std::min(mr, dim_ - at);
-      for (int64_t j = 0; j < keys; ++j) {
-        const float* value = values_ + (k0 + j) * sequence_.values.stride + at;
-        float* out = packed + at * keys + j * mr;
-        for (int64_t i = 0; i < mr; ++i) out[i] = i < width ? value[i] : 0.0f;
+  // output (head_dim, NR) *= rescale, column by column.
+  void Rescale(const float* rescale, float* output) const {
+    const int64_t nr = product_.tile_cols;
+    if (std::all_of(rescale, rescale + nr, [](float factor) { return factor == 1; })) return;
+    for (int64_t i = 0; i < dim_; ++i)
+      for (int64_t j = 0; j < nr; ++j) output[i * nr + j] *= rescale[j];
+  }
+
+  // Writes the rows of a panel: its output (head_dim, NR), transposed, divided by the sums of the weights.
+  void WriteOut(int64_t panel, const PanelState& state, const float* output) const {
+    const int64_t nr = product_.tile_cols, rows = std::min(nr, rows_ - panel * nr);
+    alignas(64) float turned[kMostColumns * kMostColumns];
+    for (int64_t at = 0; at < dim_; at += nr) {
+      const int64_t width = std::min(nr, dim_ - at);
+      body_.product.pack_panel(output + at * nr, DType::kFloat32, nr, width, nr, turned);
+      for (int64_t j = 0; j < rows; ++j) {
+        const float inverse = 1.0f / state.sum[j];
+        float* const out = Out(panel * nr + j) + at;
+        for (int64_t i = 0; i < width; ++i) out[i] = turned[j * nr + i] * inverse;
       }
     }
-  }
-
-  // output (dims, NR) = output * rescale + values' scores, over the first `seen` of `keys` packed keys.
-  void AddWeightedValues(const float* packed, int64_t keys, const float* scores, int64_t seen, const float* rescale,
-                         float* output) const {
-    const int64_t mr = body_.product.tile_rows, nr = body_.product.tile_cols;
-    alignas(64) float tile[12 * kMostColumns];
-    for (int64_t at = 0; at < dim_; at += mr) {
-      body_.tile(packed + at * keys, scores, seen, tile);
-      for (int64_t i = 0; i < mr; ++i)
-        for (int64_t j = 0; j < nr; ++j)
-          output[(at + i) * nr + j] = output[(at + i) * nr + j] * rescale[j] + tile[i * nr + j];
-    }
+    for (int64_t j = 0; j < rows; ++j) SetLogSum(panel * nr + j, SoftmaxScale() * state.maximum[j], state.sum[j]);
   }
 
   // Used for a decoded token: one pass over keys and values without packing (Milakov and Gimelshein 2018).
@@ -184,6 +189,7 @@ class ItemAttention {
   }
 
   const SimdBody& body_;
+  const BlockProduct& product_;
   const AttentionShape& shape_;
   const AttentionSequence& sequence_;
   const WorkItem& item_;
@@ -221,7 +227,7 @@ void Attend(const Context& context, const AttentionShape& shape, std::span<const
   ParallelFor(context, std::min<int64_t>(context.threads, static_cast<int64_t>(items.size())), 1,
               [&](int64_t, int64_t) {
                 for (size_t i; (i = next++) < items.size();)
-                  ItemAttention(BodyFor(context.isa), shape, sequences[items[i].sequence], items[i], q, results).Run();
+                  ItemAttention(context, shape, sequences[items[i].sequence], items[i], q, results).Run();
               });
 }
 

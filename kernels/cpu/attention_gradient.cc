@@ -32,24 +32,26 @@ struct WorkItem {
 // a key, the gradient of p is a = dout v, that of its score s is p (a - mean) with mean = dout out, and that of v is
 // p dout. Row r is query r / group and head r % group of the group. Rows are processed in blocks, and keys in panels
 // as wide as a register tile. The sums of keys and values are transposed, (head_dim, keys): probabilities and the
-// gradients of scores are then packed operands as they are.
+// gradients of scores then have the order of packed operands.
 class Worker {
  public:
-  Worker(const SimdBody& body, const Inputs& inputs)
-      : body_(body),
+  Worker(const Context& context, const Inputs& inputs)
+      : body_(BodyFor(context.isa)),
+        product_(AttentionProductFor(context)),
         in_(inputs),
         shape_(inputs.attention.shape),
         group_(shape_.heads / shape_.kv_heads),
         dim_(shape_.head_dim),
-        mr_(body.product.tile_rows),
-        nr_(body.product.tile_cols),
+        mr_(product_.tile_rows),
+        nr_(product_.tile_cols),
         dims_(RoundUp(dim_, nr_)),
-        queries_(dim_, mr_),
-        douts_(dim_, mr_),
+        queries_(product_, dim_),
+        douts_(product_, dim_),
         scores_(kRowBlock * nr_),
         gradients_(kRowBlock * nr_),
-        turned_(kRowBlock * nr_),
-        dq_(kRowBlock * dims_) {}
+        dq_(kRowBlock * dims_),
+        factors_(PackedBytes(product_, nr_, kRowBlock)),
+        turned_(PackedBytes(product_, kRowBlock, nr_)) {}
 
   void Run(const WorkItem& item) {
     item_ = item;
@@ -70,9 +72,12 @@ class Worker {
   // A block of rows in three forms: dense; packed as the left operand of products with keys or values; and with its
   // columns packed as the left operand of sums over the rows.
   struct Rows {
-    Rows(int64_t dim, int64_t mr)
-        : dense(kRowBlock * dim), packed(kRowBlock * dim), columns(kRowBlock * RoundUp(dim, mr)) {}
-    Buffer<float> dense, packed, columns;
+    Rows(const BlockProduct& product, int64_t dim)
+        : dense(kRowBlock * dim),
+          packed(PackedBytes(product, kRowBlock, dim)),
+          columns(PackedBytes(product, RoundUp(dim, product.tile_rows), kRowBlock)) {}
+    Buffer<float> dense;
+    Buffer<std::byte> packed, columns;
   };
 
   // The query and the head of row r of the block.
@@ -86,9 +91,9 @@ class Worker {
   // Packs panels of keys and values (head_dim, NR), and panels of rows of keys (NR, NR of head_dim).
   void PackKeys() {
     keys_ = RoundUp(item_.count, nr_);
-    key_panels_.Reserve(keys_ * dim_);
-    value_panels_.Reserve(keys_ * dim_);
-    key_rows_.Reserve(keys_ * dims_);
+    key_panels_.Reserve(PackedBytes(product_, keys_, dim_));
+    value_panels_.Reserve(PackedBytes(product_, keys_, dim_));
+    key_rows_.Reserve(PackedBytes(product_, dims_, keys_));
     dkeys_.Reserve(keys_ * dim_);
     dvalues_.Reserve(keys_ * dim_);
     std::fill_n(dkeys_.data(), keys_ * dim_, 0.0f);
@@ -98,12 +103,13 @@ class Worker {
     for (int64_t k0 = 0; k0 < item_.count; k0 += nr_) {
       const int64_t count = std::min(nr_, item_.count - k0);
       const float* key = keys.row(item_.begin + k0);
-      body_.product.pack_panel(key, DType::kFloat32, keys.stride, count, dim_, key_panels_.data() + k0 * dim_);
-      body_.product.pack_panel(values.row(item_.begin + k0), DType::kFloat32, values.stride, count, dim_,
-                               value_panels_.data() + k0 * dim_);
+      const int64_t panel = PackedBytes(product_, k0, dim_);
+      product_.pack_panel(key, DType::kFloat32, keys.stride, count, dim_, key_panels_.data() + panel);
+      product_.pack_panel(values.row(item_.begin + k0), DType::kFloat32, values.stride, count, dim_,
+                          value_panels_.data() + panel);
       for (int64_t d0 = 0; d0 < dim_; d0 += nr_)
-        body_.product.pack_right(key + d0, DType::kFloat32, keys.stride, std::min(nr_, dim_ - d0), count,
-                                 key_rows_.data() + k0 * dims_ + d0 * nr_);
+        product_.pack_right(key + d0, DType::kFloat32, keys.stride, std::min(nr_, dim_ - d0), count,
+                            key_rows_.data() + KeyRows(k0, d0));
     }
   }
 
@@ -118,11 +124,11 @@ class Worker {
     }
     for (const Rows* rows : {&queries_, &douts_}) {
       for (int64_t r = 0; r < rows_; r += mr_)
-        body_.product.pack_rows(rows->dense.data() + r * dim_, dim_, std::min(mr_, rows_ - r), dim_,
-                                rows->packed.data() + r * dim_);
+        product_.pack_rows(rows->dense.data() + r * dim_, dim_, std::min(mr_, rows_ - r), dim_,
+                           rows->packed.data() + PackedBytes(product_, r, dim_));
       for (int64_t d = 0; d < dim_; d += mr_)
-        body_.product.pack_columns(rows->dense.data() + d, dim_, std::min(mr_, dim_ - d), rows_,
-                                   rows->columns.data() + d * kRowBlock);
+        product_.pack_columns(rows->dense.data() + d, dim_, std::min(mr_, dim_ - d), rows_,
+                              rows->columns.data() + PackedBytes(product_, d, kRowBlock));
     }
     std::fill_n(dq_.data(), rows_ * dims_, 0.0f);
   }
@@ -132,12 +138,11 @@ class Worker {
     const int64_t keys = std::min(nr_, item_.count - k0);
     const int64_t from = std::max<int64_t>(0, k0 * group_ - first_) / mr_ * mr_;
     const int64_t to = shape_.window > 0 ? std::min(rows_, (k0 + nr_ - 1 + shape_.window) * group_ - first_) : rows_;
-    const int64_t rows = to - from;
-    const BlockProduct& product = body_.product;
-    product.multiply({queries_.packed.data() + from * dim_, rows, key_panels_.data() + k0 * dim_, nr_, dim_}, false,
-                     scores_.data(), nr_);
-    product.multiply({douts_.packed.data() + from * dim_, rows, value_panels_.data() + k0 * dim_, nr_, dim_}, false,
-                     gradients_.data(), nr_);
+    const int64_t rows = to - from, first = PackedBytes(product_, from, dim_), panel = PackedBytes(product_, k0, dim_);
+    product_.multiply({queries_.packed.data() + first, rows, key_panels_.data() + panel, nr_, dim_}, false,
+                      scores_.data(), nr_);
+    product_.multiply({douts_.packed.data() + first, rows, value_panels_.data() + panel, nr_, dim_}, false,
+                      gradients_.data(), nr_);
     std::array<int32_t, kRowBlock> begin, end;
     for (int64_t r = 0; r < rows; ++r) {
       begin[r] = static_cast<int32_t>(std::clamp<int64_t>(FirstKey(from + r) - k0, 0, nr_));
@@ -149,19 +154,24 @@ class Worker {
     AddOverRows(douts_, from, rows, scores_.data(), dvalues_.data() + k0);
     AddOverRows(queries_, from, rows, gradients_.data(), dkeys_.data() + k0);
     for (int64_t r = 0; r < rows; r += mr_)
-      product.pack_rows(gradients_.data() + r * nr_, nr_, std::min(mr_, rows - r), keys, turned_.data() + r * keys);
+      product_.pack_rows(gradients_.data() + r * nr_, nr_, std::min(mr_, rows - r), keys,
+                         turned_.data() + PackedBytes(product_, r, keys));
     for (int64_t d0 = 0; d0 < dim_; d0 += nr_)
-      product.multiply({turned_.data(), rows, key_rows_.data() + k0 * dims_ + d0 * nr_, std::min(nr_, dim_ - d0), keys},
-                       true, dq_.data() + from * dims_ + d0, dims_);
+      product_.multiply({turned_.data(), rows, key_rows_.data() + KeyRows(k0, d0), std::min(nr_, dim_ - d0), keys},
+                        true, dq_.data() + from * dims_ + d0, dims_);
   }
 
   // sums (head_dim, NR of the keys) += the rows' columns times factors (rows, NR).
   void AddOverRows(const Rows& rows, int64_t from, int64_t count, const float* factors, float* sums) const {
+    const void* const packed = PackedFactors(product_, factors, count, factors_.data());
     for (int64_t d = 0; d < dim_; d += mr_)
-      body_.product.multiply(
-          {rows.columns.data() + d * kRowBlock + from * mr_, std::min(mr_, dim_ - d), factors, nr_, count}, true,
-          sums + d * keys_, keys_);
+      product_.multiply({rows.columns.data() + PackedBytes(product_, d, kRowBlock) + PackedBytes(product_, mr_, from),
+                         std::min(mr_, dim_ - d), packed, nr_, count},
+                        true, sums + d * keys_, keys_);
   }
+
+  // The place in key_rows_ of the columns from d0 on of the panel of keys k0.
+  int64_t KeyRows(int64_t k0, int64_t d0) const { return PackedBytes(product_, k0 / nr_ * dims_ + d0, nr_); }
 
   void WriteTransposed(const float* sums, MatrixView<float> out) const {
     constexpr int64_t kRun = 16;  // a cache line of the sums
@@ -172,15 +182,18 @@ class Worker {
   }
 
   const SimdBody& body_;
+  const BlockProduct& product_;
   const Inputs& in_;
   const AttentionShape& shape_;
   const int64_t group_, dim_, mr_, nr_, dims_;
   WorkItem item_;
   int64_t keys_ = 0;              // of the sequence, rounded up to whole panels
   int64_t first_ = 0, rows_ = 0;  // of the block of rows
-  Buffer<float> key_panels_, value_panels_, key_rows_, dkeys_, dvalues_;
+  Buffer<std::byte> key_panels_, value_panels_, key_rows_;
+  Buffer<float> dkeys_, dvalues_;
   Rows queries_, douts_;
-  Buffer<float> scores_, gradients_, turned_, dq_;
+  Buffer<float> scores_, gradients_, dq_;
+  Buffer<std::byte> factors_, turned_;
   std::array<float, kRowBlock> log_sums_, means_;
 };
 
@@ -226,7 +239,7 @@ void AttentionGradient(const Context& context, const PackedAttention& attention,
   std::ranges::stable_sort(items, std::greater(), &WorkItem::count);
   std::atomic<size_t> next = 0;
   ParallelFor(context, std::min<int64_t>(context.threads, std::ssize(items)), 1, [&](int64_t, int64_t) {
-    Worker worker(BodyFor(context.isa), inputs);
+    Worker worker(context, inputs);
     for (size_t i; (i = next++) < items.size();) worker.Run(items[i]);
   });
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/cpu/simd_body.h"
+#include "kernels/row_parts.h"
 #include "kernels/widen.h"
 #include "runtime/check.h"
 #include "runtime/parallel.h"
@@ -12,19 +13,6 @@
 namespace shiftrt {
 
 namespace {
-
-// Calls row_part(row, first column, columns) for pieces that together cover `x`.
-template <typename Visit>
-void ForEachRowPart(const Context& context, MatrixView<float> x, const Visit& row_part) {
-  ParallelFor(context, x.rows * x.cols, 4096, [&](int64_t begin, int64_t end) {
-    int64_t at = begin;
-    while (at < end) {  // row by row, as views may be strided
-      const int64_t row = at / x.cols, col = at % x.cols, stop = std::min(x.cols, col + end - at);
-      row_part(row, col, stop - col);
-      at += stop - col;
-    }
-  });
-}
 
 void GatedUnit(const Context& context, const char* name, void (*unit)(float*, const float*, int64_t),
                MatrixView<float> gate, MatrixView<const float> up) {
@@ -143,9 +131,11 @@ void SoftCap(const Context& context, float cap, MatrixView<float> x) {
 void AddTo(const Context& context, MatrixView<const float> x, MatrixView<float> y) {
   Check(x.rows == y.rows && x.cols == y.cols, "sum of ({}, {}) and ({}, {}) does not fit", x.rows, x.cols, y.rows,
         y.cols);
-  ParallelFor(context, y.rows, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < y.cols; ++j) y(i, j) += x(i, j);
+  ForEachRowPart(context, y, [&](int64_t row, int64_t col, int64_t count) {
+    const float* const from = x.row(row) + col;
+    float* const to = y.row(row) + col;
+#pragma omp simd
+    for (int64_t j = 0; j < count; ++j) to[j] += from[j];
   });
 }
 

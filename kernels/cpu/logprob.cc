@@ -90,18 +90,9 @@ std::vector<RowState> RowStates(const Context& context, MatrixView<const float> 
   return states;
 }
 
-// Logits of `rows` rows for the whole vocabulary. Rows are not a power of two apart, which would put them into the same
-// places of a cache.
-class KeptLogits {
- public:
-  KeptLogits(int64_t rows, int64_t vocab)
-      : vocab_(vocab), stride_((vocab + 15) / 16 * 16 + 16), memory_(rows * stride_) {}
-  MatrixView<float> view(int64_t rows) const { return {memory_.data(), rows, vocab_, stride_}; }
-
- private:
-  int64_t vocab_, stride_;
-  Buffer<float> memory_;
-};
+// The distance of two rows of logits for the whole vocabulary. It is no power of two, which would put the rows into the
+// same places of a cache.
+int64_t LogitsStride(int64_t vocab) { return (vocab + 15) / 16 * 16 + 16; }
 
 // Part of a row's capped logits, and the probabilities that they stand for.
 struct Probabilities {
@@ -232,12 +223,16 @@ void HeadLossGradient(const Context& context, MatrixView<const float> x, const H
   const int64_t vocab = loss.head.w.rows();
   const int64_t most = std::clamp<int64_t>(kKeptLogits / vocab / 32 * 32, 32, kGradientRows);
   const int64_t blocks = (x.rows + most - 1) / most, each = (x.rows + blocks - 1) / blocks;
-  const KeptLogits kept(each, vocab), kept_teacher(taught ? each : 0, vocab);
+  const int64_t stride = LogitsStride(vocab);
+  Buffer<float> own;
+  Buffer<float>& memory = loss.logits != nullptr ? *loss.logits : own;
+  memory.Reserve((taught ? 2 : 1) * each * stride);
   const RowLoss row_loss(BodyFor(context.isa), loss);
   for (int64_t r0 = 0; r0 < x.rows; r0 += each) {
     const int64_t rows = std::min(each, x.rows - r0);
     const MatrixView<const float> in = x.Rows(r0, rows);
-    const MatrixView<float> logits = kept.view(rows), teacher_logits = kept_teacher.view(taught ? rows : 0);
+    const MatrixView<float> logits(memory.data(), rows, vocab, stride),
+        teacher_logits(memory.data() + (taught ? each * stride : 0), taught ? rows : 0, vocab, stride);
     const std::span<const int32_t> targets = loss.targets.subspan(r0, rows);
     const std::vector<RowState> states = RowStates(context, in, loss.head, targets, logits);
     std::vector<RowState> teacher_states;

@@ -88,49 +88,136 @@ struct RightColumns {
   }
 };
 
-// y = (y if accumulate) + the product of two operands over `all` elements of depth, in blocks of equal depth. The sum
-// of one element depends neither on the other rows nor on the number of threads. As many blocks are packed together as
-// fit into the cache: with few rows all of them, so that the threads wait for each other only twice.
+// A low-rank term of a product: inner (m, rank) = scale times the product of the left operand with `down`, and the
+// result gains the product of `inner` with `up`.
+template <typename Right>
+struct LowRankTerm {
+  Right down, up;
+  float scale;
+  MatrixView<float> inner;
+};
+
+// Rows of a left operand as panels of tile_rows rows, one after the other: `depth` elements of k, and behind those of
+// the last block the `tail` elements of a low-rank term.
+struct LeftPanels {
+  const BlockProduct& product;
+  std::byte* data;
+  int64_t depth, tail;
+
+  int64_t elements() const { return tail == 0 ? depth : RoundUp(depth, product.step) + tail; }
+  std::byte* panel(int64_t p) const { return data + p * PackedBytes(product, product.tile_rows, elements()); }
+  std::byte* tail_of(int64_t p) const { return panel(p) + PackedBytes(product, product.tile_rows, depth); }
+};
+
+// Adds the product of packed rows (first panel to last) with the elements from k0 on of `down` to the rows of `inner`.
+// If they are the last, the rows are scaled and packed behind the others.
+template <typename Right>
+void AddInner(const LowRankTerm<Right>& low, const LeftPanels& panels, int64_t first, int64_t last, int64_t k0,
+              MatrixView<float> inner) {
+  const BlockProduct& product = panels.product;
+  const int64_t mr = product.tile_rows, nr = product.tile_cols;
+  alignas(64) std::byte right[kMostPanelBytes];
+  const auto rows = [&](int64_t p) { return std::min(mr, inner.rows - p * mr); };
+  for (int64_t j = 0; j < inner.cols; j += nr) {
+    const int64_t cols = std::min(nr, inner.cols - j);
+    low.down.Pack(j, cols, k0, panels.depth, right);
+    for (int64_t p = first; p < last; ++p)
+      product.multiply({panels.panel(p), rows(p), right, cols, panels.depth}, k0 > 0, inner.row(p * mr) + j,
+                       inner.stride);
+  }
+  for (int64_t p = first; p < last && panels.tail > 0; ++p) {
+    for (int64_t i = p * mr; i < p * mr + rows(p); ++i)
+      for (int64_t j = 0; j < inner.cols; ++j) inner(i, j) *= low.scale;
+    product.pack_rows(inner.row(p * mr), inner.stride, rows(p), inner.cols, panels.tail_of(p));
+  }
+}
+
+// y = (y if accumulate) + the product of two operands over `all` elements of depth, in blocks of equal depth, and the
+// low-rank term if there is one. The sum of one element depends neither on the other rows nor on the number of threads.
+// As many blocks are packed together as fit into the cache: with few rows all of them, so that the threads wait for
+// each other only twice. With a low-rank term they are packed one by one.
 template <typename Left, typename Right>
 void Blocked(const Context& context, const Left& left, const Right& right, int64_t all, bool accumulate,
-             MatrixView<float> y) {
+             MatrixView<float> y, const LowRankTerm<Right>* low = nullptr) {
   if (all == 0) return;
   const BlockProduct& product = right.product;
   const int64_t mr = product.tile_rows, nr = product.tile_cols, panels = RoundUp(y.cols, nr) / nr;
   const int64_t least_blocks = RoundUp(all, product.max_depth) / product.max_depth;
   const int64_t most_depth = RoundUp(RoundUp(all, least_blocks) / least_blocks, kDepthGrain);
-  const int64_t blocks = RoundUp(all, most_depth) / most_depth;
-  const int64_t block_bytes = RoundUp(std::min(product.max_rows, y.rows), mr) * most_depth * product.x_bytes;
-  const int64_t together = std::clamp<int64_t>(kPackedBytes / block_bytes, 1, blocks);
-  const auto depth_of = [&](int64_t block) { return std::min(most_depth, all - block * most_depth); };
+  const int64_t blocks = RoundUp(all, most_depth) / most_depth, rank = low == nullptr ? 0 : low->inner.cols;
+  const int64_t block_bytes =
+      PackedBytes(product, RoundUp(std::min(product.max_rows, y.rows), mr), most_depth + RoundUp(rank, product.step));
+  const int64_t together = low != nullptr ? 1 : std::clamp<int64_t>(kPackedBytes / block_bytes, 1, blocks);
   Buffer<std::byte> packed_x(together * block_bytes);
   for (int64_t m0 = 0; m0 < y.rows; m0 += product.max_rows) {
     const int64_t rows = std::min(product.max_rows, y.rows - m0), x_panels = RoundUp(rows, mr) / mr;
     for (int64_t first = 0; first < blocks; first += together) {
       const int64_t count = std::min(together, blocks - first);
+      const auto depth_at = [&](int64_t b) { return (first + b) * most_depth; };  // before block b of these
+      const auto packed = [&](int64_t b) {
+        return LeftPanels{product, packed_x.data() + b * block_bytes, std::min(most_depth, all - depth_at(b)),
+                          first + b + 1 == blocks ? rank : 0};
+      };
       ParallelFor(context, count * x_panels, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          const int64_t b = i / x_panels, p = i % x_panels, depth = depth_of(first + b);
-          const int64_t panel_bytes = mr * RoundUp(depth, product.step) * product.x_bytes;
-          left.Pack(m0 + p * mr, std::min(mr, rows - p * mr), (first + b) * most_depth, depth,
-                    packed_x.data() + b * block_bytes + p * panel_bytes);
+          const int64_t b = i / x_panels, p = i % x_panels;
+          const LeftPanels x = packed(b);
+          left.Pack(m0 + p * mr, std::min(mr, rows - p * mr), depth_at(b), x.depth, x.panel(p));
         }
+        if (low != nullptr) AddInner(*low, packed(0), begin, end, depth_at(0), low->inner.Rows(m0, rows));
       });
       ParallelFor(context, panels, 1, [&](int64_t begin, int64_t end) {
         alignas(64) std::byte panel[kMostPanelBytes];
         const auto cols_of = [&](int64_t p) { return std::min(nr, y.cols - p * nr); };
         for (int64_t i = begin * count; i < end * count; ++i) {
-          const int64_t p = i / count, b = i % count, j = p * nr, k0 = (first + b) * most_depth;
-          right.Pack(j, cols_of(p), k0, depth_of(first + b), panel);
-          PackedBlock block{packed_x.data() + b * block_bytes, rows, panel, cols_of(p), depth_of(first + b)};
-          const int64_t next = (i + 1) / count;
-          if (i + 1 < end * count)
-            right.SetNext(next * nr, cols_of(next), (first + (i + 1) % count) * most_depth, block);
-          product.multiply(block, accumulate || k0 > 0, y.row(m0) + j, y.stride);
+          const int64_t p = i / count, b = i % count, j = p * nr, next = (i + 1) / count;
+          const LeftPanels x = packed(b);
+          right.Pack(j, cols_of(p), depth_at(b), x.depth, panel);
+          if (x.tail > 0) low->up.Pack(j, cols_of(p), 0, rank, panel + PackedBytes(product, nr, x.depth));
+          PackedBlock block{x.data, rows, panel, cols_of(p), x.depth};
+          if (i + 1 < end * count) right.SetNext(next * nr, cols_of(next), depth_at((i + 1) % count), block);
+          block.depth = x.elements();
+          product.multiply(block, accumulate || depth_at(b) > 0, y.row(m0) + j, y.stride);
         }
       });
     }
   }
+}
+
+// Returns whether a product of so many rows with a right operand as stored can have a low-rank term: the product packs
+// the float32 factors too, and both operands in elements of one size.
+bool TakesLowRank(const Context& context, int64_t rows, const TensorView& w, int64_t rank) {
+  const BlockProduct& product = ProductFor(context, w.dtype);
+  return rows > kFewRows && w.rows() > 0 && w.cols() > 0 && &product == &ProductFor(context, DType::kFloat32) &&
+         rank > 0 && 2 * rank <= product.max_depth;
+}
+
+void CheckLowRank(const LowRankFactors& low, const TensorView& w, int64_t rows) {
+  Check(low.a.shape.size() == 2 && low.b.shape.size() == 2 && low.a.dtype == DType::kFloat32 &&
+            low.b.dtype == DType::kFloat32 && low.a.cols() == w.cols() && low.b.rows() == w.rows() &&
+            low.a.rows() == low.b.cols() && low.inner.rows == rows && low.inner.cols == low.a.rows(),
+        "a low-rank term of factors [{}] and [{}] with ({}, {}) between them does not fit W [{}] and {} rows",
+        fmt::join(low.a.shape, ", "), fmt::join(low.b.shape, ", "), low.inner.rows, low.inner.cols,
+        fmt::join(w.shape, ", "), rows);
+}
+
+void Scale(float factor, MatrixView<float> x) {
+  for (int64_t i = 0; i < x.rows; ++i)
+    for (int64_t j = 0; j < x.cols; ++j) x(i, j) *= factor;
+}
+
+void CheckProduct(MatrixView<const float> x, const TensorView& w, const TensorView& bias, MatrixView<float> y) {
+  Check(w.shape.size() == 2 && w.cols() == x.cols && w.rows() == y.cols && x.rows == y.rows &&
+            w.dtype != DType::kFloat64 && (bias.empty() || bias.elements() == y.cols),
+        "product of x ({}, {}) with W [{}] into y ({}, {}) does not fit", x.rows, x.cols, fmt::join(w.shape, ", "),
+        y.rows, y.cols);
+}
+
+void CheckInputGradient(MatrixView<const float> dy, const TensorView& w, MatrixView<float> dx) {
+  Check(w.shape.size() == 2 && w.rows() == dy.cols && w.cols() == dx.cols && dy.rows == dx.rows &&
+            w.dtype != DType::kFloat64,
+        "gradient of the input ({}, {}) from dy ({}, {}) and W [{}] does not fit", dx.rows, dx.cols, dy.rows, dy.cols,
+        fmt::join(w.shape, ", "));
 }
 
 void Initialise(const Context& context, const std::vector<float>& bias, bool accumulate, MatrixView<float> y) {
@@ -145,10 +232,7 @@ void Initialise(const Context& context, const std::vector<float>& bias, bool acc
 
 void MatMul(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
             bool accumulate, MatrixView<float> y) {
-  Check(w.shape.size() == 2 && w.cols() == x.cols && w.rows() == y.cols && x.rows == y.rows &&
-            w.dtype != DType::kFloat64 && (bias.empty() || bias.elements() == y.cols),
-        "product of x ({}, {}) with W [{}] into y ({}, {}) does not fit", x.rows, x.cols, fmt::join(w.shape, ", "),
-        y.rows, y.cols);
+  CheckProduct(x, w, bias, y);
   const SimdBody& body = BodyFor(context.isa);
   const std::vector<float> wide_bias = Widened(bias);
   if (x.rows == 0) return;
@@ -163,6 +247,23 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   if (add) Initialise(context, wide_bias, accumulate, y);
   const BlockProduct& product = ProductFor(context, w.dtype);
   Blocked(context, LeftRows{product, x}, RightRows{product, w}, x.cols, add, y);
+}
+
+void MatMulLowRank(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
+                   const LowRankFactors& low, MatrixView<float> y) {
+  CheckLowRank(low, w, x.rows);
+  if (!TakesLowRank(context, x.rows, w, low.a.rows())) {
+    MatMul(context, x, w, bias, false, y);
+    MatMul(context, x, low.a, {}, false, low.inner);
+    Scale(low.scale, low.inner);
+    return MatMul(context, low.inner, low.b, {}, true, y);
+  }
+  CheckProduct(x, w, bias, y);
+  const std::vector<float> wide_bias = Widened(bias);
+  if (!bias.empty()) Initialise(context, wide_bias, false, y);
+  const BlockProduct& product = ProductFor(context, w.dtype);
+  const LowRankTerm<RightRows> term{{product, low.a}, {product, low.b}, low.scale, low.inner};
+  Blocked(context, LeftRows{product, x}, RightRows{product, w}, x.cols, !bias.empty(), y, &term);
 }
 
 void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<const float> b, bool accumulate,
@@ -186,13 +287,26 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
 
 void MatMulInputGradient(const Context& context, MatrixView<const float> dy, const TensorView& w, bool accumulate,
                          MatrixView<float> dx) {
-  Check(w.shape.size() == 2 && w.rows() == dy.cols && w.cols() == dx.cols && dy.rows == dx.rows &&
-            w.dtype != DType::kFloat64,
-        "gradient of the input ({}, {}) from dy ({}, {}) and W [{}] does not fit", dx.rows, dx.cols, dy.rows, dy.cols,
-        fmt::join(w.shape, ", "));
+  CheckInputGradient(dy, w, dx);
   if (dy.cols == 0) Initialise(context, {}, accumulate, dx);
   const BlockProduct& product = ProductFor(context, w.dtype);
   Blocked(context, LeftRows{product, dy}, RightColumns{product, w.data, w.dtype, w.cols()}, dy.cols, accumulate, dx);
+}
+
+void MatMulInputGradientLowRank(const Context& context, MatrixView<const float> dy, const TensorView& w,
+                                const LowRankFactors& low, bool accumulate, MatrixView<float> dx) {
+  CheckLowRank(low, w, dy.rows);
+  if (!TakesLowRank(context, dy.rows, w, low.a.rows())) {
+    MatMulInputGradient(context, dy, w, accumulate, dx);
+    MatMulInputGradient(context, dy, low.b, false, low.inner);
+    Scale(low.scale, low.inner);
+    return MatMulInputGradient(context, low.inner, low.a, true, dx);
+  }
+  CheckInputGradient(dy, w, dx);
+  const BlockProduct& product = ProductFor(context, w.dtype);
+  const auto columns = [&](const TensorView& b) { return RightColumns{product, b.data, b.dtype, b.cols()}; };
+  const LowRankTerm<RightColumns> term{columns(low.b), columns(low.a), low.scale, low.inner};
+  Blocked(context, LeftRows{product, dy}, columns(w), dy.cols, accumulate, dx, &term);
 }
 
 void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, MatrixView<const float> x,

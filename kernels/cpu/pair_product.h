@@ -111,6 +111,31 @@ void PackPairRight(const T* b, int64_t stride, int64_t cols, int64_t depth, void
   }
 }
 
+// The same of bfloat16 numbers, which are the halves of pairs as they are.
+template <typename Pairs>
+void PackPairRight(const BFloat16* b, int64_t stride, int64_t cols, int64_t depth, void* packed) {
+  auto* out = static_cast<uint16_t*>(packed);
+  const auto load = [&](const BFloat16* from) {
+    BFloat16 ends[kStep] = {};
+    if (cols < kStep) {
+      std::copy_n(from, cols, ends);
+      from = ends;
+    }
+    Words words;
+    std::memcpy(&words, from, sizeof words);
+    return words;
+  };
+  for (int64_t k = 0; k < depth; k += 2, b += 2 * stride, out += 2 * kStep) {
+    const Words even = load(b), odd = k + 1 < depth ? load(b + stride) : Words{};
+    const Words low = __builtin_shufflevector(even, odd, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40,
+                                              9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47);
+    const Words high = __builtin_shufflevector(even, odd, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23,
+                                               55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63);
+    std::memcpy(out, &low, sizeof low);
+    std::memcpy(out + kStep, &high, sizeof high);
+  }
+}
+
 template <typename Pairs>
 void PackPairPanel(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
   constexpr int kCols = 2 * kLanes;

@@ -56,7 +56,7 @@ struct BlockProduct {
   int64_t max_rows;   // the most rows of x that are packed at a time
   int64_t max_depth;  // the most elements of k in a block
   int64_t step;       // packed panels are as deep as the next multiple of this
-  int64_t x_bytes;    // bytes of one packed element of x
+  int64_t x_bytes;    // bytes of one packed element of x, and of W if both have as many parts
 
   // Packs x[i][k] for i < rows <= MR and k < depth; rows of x are `stride` apart. Zero up to MR rows.
   void (*pack_rows)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
@@ -131,6 +131,26 @@ inline const BlockProduct& ProductFor(const Context& context, DType right) {
   if (context.isa == Isa::kAmx && right == DType::kBFloat16) return kAmxBFloat16Product;
   if (context.isa == Isa::kAmx && right == DType::kFloat16) return kAmxFloat16Product;
   return BodyFor(context.isa).product;
+}
+
+// The product of attention: rounded where products are. CPUs with AMX have the instructions of AVX512-BF16 too, whose
+// smaller tiles suit the short rows of a head.
+inline const BlockProduct& AttentionProductFor(const Context& context) {
+  return context.products == Products::kBFloat16 ? kAvx512RoundedProduct : BodyFor(context.isa).product;
+}
+
+// Bytes of `width` rows or columns that one of these products has packed: tile_rows or tile_cols of them, or more
+// panels.
+inline int64_t PackedBytes(const BlockProduct& product, int64_t width, int64_t depth) {
+  return width * ((depth + product.step - 1) / product.step * product.step) * product.x_bytes;
+}
+
+// The packed right operand for numbers (depth, NR), dense: they are packed to `memory`, or used as they are, which is
+// the packed form in float32.
+inline const void* PackedFactors(const BlockProduct& product, const float* factors, int64_t depth, void* memory) {
+  if (product.x_bytes == sizeof(float)) return factors;
+  product.pack_right(factors, DType::kFloat32, product.tile_cols, product.tile_cols, depth, memory);
+  return memory;
 }
 
 }  // namespace shiftrt

@@ -22,7 +22,7 @@ float WidenOne(T value) {
 // latency of main memory.
 constexpr int64_t kPrefetchBytes = 1024;
 constexpr int64_t kCacheLine = 64;
-constexpr int64_t kSlice = 16;    // elements of depth of a register tile between prefetches
+constexpr int64_t kSlice = 8;     // elements of depth of a register tile between prefetches
 constexpr int64_t kFewTiles = 4;  // up to this number of tiles, packing the weights takes as long as multiplying them
 
 // Dot products of one row of w with M rows of x. Four accumulators per row of x hide the latency of the additions.
@@ -236,7 +236,8 @@ inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows,
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i)
     for (int half = 0; half < kRegs; ++half) sum[i][half] = V::Zero();
-  // The rows of y are far apart. They are prefetched one by one, so that they arrive while the tile is summed.
+  // The rows of y are far apart. They are prefetched one by one, so that they arrive while the tile is summed: twelve
+  // rows within the 144 steps that a rounded product of depth 288 has.
   for (int64_t k = 0, row = 0; k < depth; ++row) {
     if (next != nullptr) next->Some();
     for (int64_t j = 0; row < rows && j < kRegs * V::kWidth; j += kLine) __builtin_prefetch(y + row * stride + j, 1);

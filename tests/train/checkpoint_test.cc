@@ -22,6 +22,9 @@ class CheckpointTest : public testing::Test {
   CheckpointTest() : file_(fs::temp_directory_path() / ("shiftrt_checkpoint" + std::to_string(getpid()))) {}
   ~CheckpointTest() override { fs::remove(file_); }
 
+  static void Write(const CheckpointFile& checkpoint, const TrainingState& state) {
+    checkpoint.Write(state.numbers(), state.history);
+  }
   static TrainingState State(float of, int64_t count = 3) {
     TrainingState state;
     state.values.assign(count, of);
@@ -42,7 +45,7 @@ class CheckpointTest : public testing::Test {
 TEST_F(CheckpointTest, ComesBackToTheBit) {
   const CheckpointFile checkpoint(file_, settings_);
   EXPECT_FALSE(checkpoint.Read(3).has_value());
-  checkpoint.Write(State(0.1f));
+  Write(checkpoint, State(0.1f));
   const TrainingState expected = State(0.1f), found = *checkpoint.Read(3);
   EXPECT_EQ(found.values, expected.values);
   EXPECT_EQ(found.first, expected.first);
@@ -56,7 +59,7 @@ TEST_F(CheckpointTest, ComesBackToTheBit) {
 }
 
 TEST_F(CheckpointTest, OfAnotherTrainingIsRefusedByName) {
-  CheckpointFile(file_, settings_).Write(State(1));
+  Write(CheckpointFile(file_, settings_), State(1));
   const std::string name = file_.string();
   const auto read = [&](const TrainingSettings& settings, int64_t count) {
     return [this, settings, count] { CheckpointFile(file_, settings).Read(count); };
@@ -72,10 +75,10 @@ TEST_F(CheckpointTest, OfAnotherTrainingIsRefusedByName) {
 
 TEST_F(CheckpointTest, WithoutSpaceTheOldOneStands) {
   const CheckpointFile checkpoint(file_, settings_);
-  checkpoint.Write(State(1, 1000));
+  Write(checkpoint, State(1, 1000));
   {
     const FileSizeLimit limit(4096);
-    ExpectRefusal([&] { checkpoint.Write(State(2, 1000)); }, file_.string(), "write it");
+    ExpectRefusal([&] { Write(checkpoint, State(2, 1000)); }, file_.string(), "write it");
   }
   EXPECT_EQ(checkpoint.Read(1000)->values, State(1, 1000).values);
 }
