@@ -12,7 +12,7 @@ namespace {
 struct Setting {
   bool branches = false;            // a third sequence continues the second
   bool cached = false;              // one sequence that continues a cache
-  std::vector<TapPoint> taps = {};  // of every block
+  std::vector<TapPoint> taps = {};  // tapped in every block
 };
 
 int64_t Launches(const std::shared_ptr<const Weights>& weights, int64_t blocks, const Setting& setting) {
