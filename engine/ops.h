@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of a device. The stages of a plan (engine/block.h, engine/adapter.h) are written once over them, for
-// inference and for gradients. The CPU implements them with kernels/*.h (engine/cpu/ops.cc). A GPU implements them in
-// engine/cuda/ops.cc for gradients; its inference has fused kernels of its own.
+// The operations of a device. The steps of a block (engine/block_pass.h) and adapters (engine/adapter.h) are written
+// over them, for inference on the CPU and for gradients on every device. The CPU implements them with kernels/*.h
+// (engine/cpu/ops.cc), a GPU in engine/cuda/ops.cc. Inference on a GPU has steps that join several of them
+// (engine/cuda/many_tokens.h, engine/cuda/one_token.h).
 //
 // All matrices are in the memory of the device, dense or strided, unless they say otherwise; spans are in host memory.
 // Calls take effect in the order in which they are made. No result depends on the number of threads. The model's

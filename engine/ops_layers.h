@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/backend.h"
-#include "engine/block.h"
+#include "engine/block_pass.h"
 
 namespace shiftrt {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments and the memory of a pass of a stage, forwards or backwards (engine/block.h, engine/adapter.h).
+// The arguments and the memory of a pass of a stage, forwards or backwards (engine/block_pass.h, engine/adapter.h).
 #pragma once
 
 #include <algorithm>

@@ -39,7 +39,7 @@ endif()
 add_library(shiftrt_emulated_engine OBJECT ${SHIFTRT_CUDA_ENGINE})
 set_target_properties(shiftrt_emulated_engine PROPERTIES UNITY_BUILD OFF)
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_engine PRIVATE shiftrt_options)
-shiftrt_test(emulated_model SOURCES cuda/model_test.cc emulated/gated_product_costs_test.cc emulated/transfers_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
+shiftrt_test(emulated_model SOURCES cuda/model_test.cc emulated/gated_product_costs_test.cc emulated/many_tokens_costs_test.cc emulated/transfers_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
 # Again on an emulated device of compute capability 9.0, which has kernels of its own.
 function(shiftrt_emulated_hopper_test target filter)
   add_test(NAME EmulatedHopper.${target} COMMAND test_${target} --gtest_filter=${filter})

@@ -123,7 +123,7 @@ Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&
     choices_.Forget();
     if (call.draw != nullptr) s_.Ask(*call.draw);
   }
-  s_.Begin(call);
+  s_.Start(call);
   Rows stream = LaunchBegun(call, loop);
   if (call.draw != nullptr) choices_.Add(s_.stream(), s_.chosen());
   return stream;

@@ -3,32 +3,33 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/cuda/scratch.h"
+#include "kernels/cuda/rowwise.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
 
-gpu::AttentionShape AttentionShapeOf(const ModelConfig& config, int64_t window) {
-  return {.heads = static_cast<int>(config.heads),
-          .kv_heads = static_cast<int>(config.kv_heads),
-          .head_dim = static_cast<int>(config.head_dim),
-          .scale = config.block.attention_scale,
-          .window = static_cast<int>(window),
-          .soft_cap = config.block.attention_cap};
+CudaCall::CudaCall(const Context& context, std::shared_ptr<const Weights> weights)
+    : weights_(std::move(weights)), device_(OnDevice(context, weights_, context.gpus.front())) {
+  ropes_.emplace_back(stream(), config().rope, config().head_dim);
+  if (std::find(spec().ropes.begin(), spec().ropes.end(), RopeChoice::kSecond) != spec().ropes.end())
+    ropes_.emplace_back(stream(), config().second_rope, config().head_dim);
 }
 
 bool CudaCall::Begin(const LayerCall& call) {
   cache_ = static_cast<const CudaKv*>(call.cache());
-  const int64_t count = call.batch.size(), vocab = config_.vocab;
+  const int64_t count = call.batch.size(), vocab = config().vocab;
   const CallLayout layout = LayOut(call);
   constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t);
   const auto joined_count = std::ssize(layout.joined_rows), sequence_count = std::ssize(layout.sequences);
-  const int64_t total = (places_ ? 5 : 4) * count + joined_count + kSequenceWords * sequence_count;
+  const bool cached = cache_ != nullptr;
+  const int64_t total = (cached ? 5 : 4) * count + joined_count + kSequenceWords * sequence_count;
   std::vector<int32_t> host(total);
   // In the order in which BeginOnChosen() has them: recorded launches read the numbers of either.
   int32_t *tokens = host.data(), *rotations = tokens + count, *cache_rows = rotations + count,
-          *first_row = cache_rows + (places_ ? count : 0), *visible = first_row + count, *joined = visible + count,
+          *first_row = cache_rows + (cached ? count : 0), *visible = first_row + count, *joined = visible + count,
           *sequence = joined + joined_count;
   step_ = {};
   step_.count = count;
@@ -41,7 +42,7 @@ bool CudaCall::Begin(const LayerCall& call) {
   for (size_t i = 0; i < layout.sequences.size(); ++i) {
     const CallLayout::Sequence& s = layout.sequences[i];
     const auto begin = static_cast<int32_t>(s.begin), past = static_cast<int32_t>(s.past);
-    const int64_t first_key = cache_ != nullptr ? 0 : s.joined < 0 ? s.begin : count + s.joined;
+    const int64_t first_key = cached ? 0 : s.joined < 0 ? s.begin : count + s.joined;
     const auto kv_begin = static_cast<int32_t>(first_key),
                first_rotation = static_cast<int32_t>(ropes_.front().FirstRow(s.reach));
     const gpu::PackedSequence packed{begin, static_cast<int32_t>(s.count), past, kv_begin};
@@ -54,14 +55,14 @@ bool CudaCall::Begin(const LayerCall& call) {
       rotations[t] = first_rotation + position;
       first_row[t] = kv_begin;
       visible[t] = position + 1;
-      if (places_) cache_rows[t] = cache_ != nullptr ? position : t;
+      if (cached) cache_rows[t] = position;
     }
   }
   std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), joined);
-  if (cache_ != nullptr) step_.longest_keys = cache_->capacity;
+  if (cached) step_.longest_keys = cache_->capacity;
   const bool moved = ExtendRopes(reach) || (total > numbers_.size());
-  const int32_t* const there = numbers_.Reserve(stream_, std::max<int64_t>(1, total), kActivations);
-  gpu::CopyToDevice(stream_, numbers_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
+  const int32_t* const there = numbers_.Reserve(stream(), std::max<int64_t>(1, total), kActivations);
+  gpu::CopyToDevice(stream(), numbers_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
   const auto at = [&](const int32_t* on_host) { return there + (on_host - host.data()); };
   step_.tokens = at(tokens);
   step_.rotations = at(rotations);
@@ -71,20 +72,21 @@ bool CudaCall::Begin(const LayerCall& call) {
   step_.joined_count = joined_count;
   step_.sequences = reinterpret_cast<const gpu::PackedSequence*>(at(sequence));
   step_.sequence_count = sequence_count;
-  step_.cache_rows = places_ ? at(cache_rows) : nullptr;
+  step_.cache_rows = cached ? at(cache_rows) : nullptr;
   return moved;
 }
 
 bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::SampleRequest* request) {
   cache_ = static_cast<const CudaKv*>(call.cache());
   const bool moved = ExtendRopes(cache_->capacity) || (numbers_.size() < gpu::kStepNumbers);
-  int32_t* const numbers = numbers_.Reserve(stream_, gpu::kStepNumbers, kActivations);
-  gpu::StepOnChosen(stream_, {.chosen = chosen,
-                              .position = static_cast<int32_t>(call.past()),
-                              .rotation = static_cast<int32_t>(ropes_.front().FirstRow(cache_->capacity) + call.past()),
-                              .asked = RequestOf(*call.draw),
-                              .numbers = numbers,
-                              .request = request});
+  int32_t* const numbers = numbers_.Reserve(stream(), gpu::kStepNumbers, kActivations);
+  const int64_t rotation = ropes_.front().FirstRow(cache_->capacity) + call.past();
+  gpu::StepOnChosen(stream(), {.chosen = chosen,
+                               .position = static_cast<int32_t>(call.past()),
+                               .rotation = static_cast<int32_t>(rotation),
+                               .asked = RequestOf(*call.draw),
+                               .numbers = numbers,
+                               .request = request});
   step_ = {.count = 1,
            .tokens = numbers,
            .rotations = numbers + 1,
@@ -94,6 +96,47 @@ bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::
            .longest = 1,
            .longest_keys = cache_->capacity};
   return moved;
+}
+
+void CudaCall::Embed(MatrixView<float> h) const {
+  gpu::GatherRows(stream(), step_.tokens, {device_->embedding(), config().vocab, hidden()}, h,
+                  weights_->EmbeddingScale());
+}
+
+gpu::AttentionShape CudaCall::ShapeOf(int64_t layer) const {
+  return {.heads = static_cast<int>(config().heads),
+          .kv_heads = static_cast<int>(config().kv_heads),
+          .head_dim = static_cast<int>(config().head_dim),
+          .scale = spec().attention_scale,
+          .window = static_cast<int>(spec().Window(layer)),
+          .soft_cap = spec().attention_cap};
+}
+
+void CudaCall::Attend(const Attention& a) {
+  const gpu::AttentionShape shape = ShapeOf(a.layer);
+  if (a.q.dtype == DType::kFloat32)
+    return gpu::AttendSplit(stream(), {.shape = shape,
+                                       .q = static_cast<const float*>(a.q.data),
+                                       .keys = a.keys,
+                                       .values = a.values,
+                                       .first_row = step_.first_row,
+                                       .visible = step_.visible,
+                                       .tokens = step_.count,
+                                       .splits = gpu::AttentionSplits(shape, step_.count, step_.longest_keys, cores()),
+                                       .scratch = &shares_,
+                                       .out = static_cast<float*>(a.out.data),
+                                       .log_sums = a.log_sums});
+  gpu::AttendPacked(stream(), {.shape = shape,
+                               .q = a.q,
+                               .keys = a.keys,
+                               .values = a.values,
+                               .sequences = step_.sequences,
+                               .sequence_count = step_.sequence_count,
+                               .longest = step_.longest,
+                               .tokens = step_.count,
+                               .rows = a.rows,
+                               .out = a.out,
+                               .log_sums = a.log_sums});
 }
 
 }  // namespace shiftrt

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The call in progress, as the launches of a GPU read it.
+// A model on its GPU, and the call in progress as launches read it: the base of inference (engine/cuda/state.h) and of
+// gradients (engine/cuda/ops.cc).
 #pragma once
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/rope_table.h"
-#include "engine/cuda/rows.h"
+#include "engine/cuda/weights.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/sample.h"
 
@@ -27,6 +28,7 @@ struct CudaKv : KvStorage {
 struct Step {
   int64_t count = 0;  // the number of tokens that the arrays describe
   // rotations: the rows of the tables of rotations, which are the positions unless a sequence has the long factors.
+  // cache_rows: the rows of the cache where keys and values of the tokens belong; null without a cache.
   const int32_t *tokens = nullptr, *rotations = nullptr, *cache_rows = nullptr, *first_row = nullptr,
                 *visible = nullptr;
   const gpu::PackedSequence* sequences = nullptr;
@@ -41,19 +43,24 @@ inline gpu::SampleRequest RequestOf(const Draw& draw) {
   return {draw.sampling.temperature, draw.sampling.top_p, draw.uniform, draw.sampling.top_k};
 }
 
-// The shape of the attention of a block with this window.
-gpu::AttentionShape AttentionShapeOf(const ModelConfig& config, int64_t window);
-
 class CudaCall {
  public:
-  // `places`: whether launches read Step::cache_rows, where keys and values of the tokens belong.
-  CudaCall(gpu::Stream stream, const ModelConfig& config, bool places)
-      : stream_(stream), config_(config), places_(places) {
-    ropes_.emplace_back(stream, config.rope, config.head_dim);
-    if (std::find(config.block.ropes.begin(), config.block.ropes.end(), RopeChoice::kSecond) !=
-        config.block.ropes.end())
-      ropes_.emplace_back(stream, config.second_rope, config.head_dim);
-  }
+  CudaCall(const Context& context, std::shared_ptr<const Weights> weights);
+  CudaCall(const CudaCall&) = delete;
+  CudaCall& operator=(const CudaCall&) = delete;
+
+  const Weights& weights() const { return *weights_; }
+  const ModelConfig& config() const { return weights_->config; }
+  const BlockSpec& spec() const { return config().block; }
+  int64_t hidden() const { return config().hidden; }
+  float eps() const { return static_cast<float>(config().rms_eps); }
+  const std::shared_ptr<DeviceWeights>& device() const { return device_; }
+  gpu::Stream stream() const { return device_->stream(); }
+  // The type of the weights, of cached keys and values, and of what products of many rows read.
+  DType dtype() const { return device_->dtype(); }
+  int cores() const { return device_->info().multiprocessors; }
+  gpu::Products& products() { return device_->products(); }
+  const std::shared_ptr<const StreamRows>& rows() const { return device_->rows(); }
 
   // Copies what the launches of `call` read to the device, in one copy. Throws Error for a token outside the
   // vocabulary. Both return whether an array moved that recorded launches may read.
@@ -64,21 +71,36 @@ class CudaCall {
 
   const Step& step() const { return step_; }
   const CudaKv* cache() const { return cache_; }  // null: the call has none
+  // h (tokens, hidden) = the embeddings of the call's tokens.
+  void Embed(MatrixView<float> h) const;
   gpu::RopeTable rope(int64_t layer) const {
-    const RopeChoice choice = config_.block.Rope(layer);
+    const RopeChoice choice = spec().Rope(layer);
     return choice == RopeChoice::kNone ? gpu::RopeTable{} : ropes_[choice == RopeChoice::kSecond ? 1 : 0].table();
   }
+  gpu::AttentionShape ShapeOf(int64_t layer) const;
+  // The attention of the call's queries: with float32 queries by gpu::AttendSplit(), and otherwise by
+  // gpu::AttendPacked(). `rows` are those of keys and values.
+  struct Attention {
+    int64_t layer;
+    gpu::ConstDeviceArray q, keys, values;
+    int64_t rows;
+    gpu::DeviceArray out;       // in the type of q
+    float* log_sums = nullptr;  // as in gpu::PackedAttention
+  };
+  void Attend(const Attention& a);
+
+ protected:
+  gpu::SplitScratch shares_;
 
  private:
-  gpu::Stream stream_;
-  const ModelConfig& config_;
   bool ExtendRopes(int64_t positions) {
     bool moved = false;
     for (GrowingRopeTable& rope : ropes_) moved |= rope.Extend(positions);
     return moved;
   }
 
-  const bool places_;
+  const std::shared_ptr<const Weights> weights_;
+  const std::shared_ptr<DeviceWeights> device_;
   std::vector<GrowingRopeTable> ropes_;  // tables of ModelConfig::rope and, if a layer has it, second_rope
   gpu::DeviceBuffer<int32_t> numbers_;
   const CudaKv* cache_ = nullptr;

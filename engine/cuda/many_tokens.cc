@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/many_tokens.h"
 
+#include <utility>
+
 #include "kernels/cuda/gated_product.h"
 #include "kernels/cuda/rowwise.h"
 
@@ -12,7 +14,7 @@ using gpu::DeviceBuffer;
 
 void ManyTokens::Embed() {
   pending_ = {};
-  s_.Embed(s_.Hidden(CudaArray::kResidual).data);
+  s_.Embed(s_.Hidden(CudaArray::kResidual));
 }
 
 void ManyTokens::Resume(const Rows& residual) {
@@ -23,60 +25,32 @@ void ManyTokens::Resume(const Rows& residual) {
     gpu::CopyOnDevice(s_.stream(), h.data, from, h.rows * h.cols * static_cast<int64_t>(sizeof(float)));
 }
 
-void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
+DeviceArray ManyTokens::InputOf(const BlockStage& block, Halves half) {
+  const bool second = half == Halves::kMlp && HasTwoInputs(block);
+  return s_.Get(second ? CudaArray::kMlpNormed : CudaArray::kNormed, s_.step().count * s_.hidden(), s_.dtype());
+}
+
+// Adds to the stream what is pending.
+void ManyTokens::NormInput(const BlockStage& block, Halves half) {
+  gpu::AddNorm(s_.stream(), s_.Hidden(CudaArray::kResidual), std::exchange(pending_, {}),
+               s_.NormOf(s_.HalfOf(block, half).norm), InputOf(block, half));
+}
+
+void ManyTokens::Attend(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
   const KeysValues kv = s_.Place(slot);
-  const Step& step = s_.step();
-  const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
-  const DeviceArray qkv = s_.Get(CudaArray::kQkv, step.count * qkv_dim, s_.dtype());
-  const DeviceArray q = s_.Get(CudaArray::kQueries, step.count * q_dim, s_.dtype());
-  const DeviceArray attended = s_.Get(CudaArray::kAttended, step.count * q_dim, s_.dtype());
-  const DeviceArray x = Normed(w.norm, CudaArray::kNormed);
-  if (s_.Parallel(block) && !s_.spec().shared_norm) Normed(s_.MlpOf(block).norm, s_.ParallelMlpInput());
-  s_.products().MatMul(
-      {.x = x, .w = {w.qkv.data(), s_.dtype()}, .y = qkv, .m = step.count, .n = qkv_dim, .k = s_.hidden()});
+  const int64_t count = s_.step().count, q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
+  const DeviceArray qkv = s_.Get(CudaArray::kQkv, count * qkv_dim, s_.dtype());
+  const DeviceArray q = s_.Get(CudaArray::kQueries, count * q_dim, s_.dtype());
+  s_.products().MatMul({.x = InputOf(block, Halves::kAttention),
+                        .w = {w.qkv.data(), s_.dtype()},
+                        .y = qkv,
+                        .m = count,
+                        .n = qkv_dim,
+                        .k = s_.hidden()});
   s_.Rotate(block.layer, w, qkv, q, kv);
   JoinBranches(kv);
-  if (s_.dtype() == DType::kFloat32) {
-    s_.AttendSplit(block.layer, q, kv, static_cast<float*>(attended.data));
-  } else {
-    gpu::AttendPacked(s_.stream(), {.shape = s_.ShapeOf(block.layer),
-                                    .q = q,
-                                    .keys = kv.keys,
-                                    .values = kv.values,
-                                    .sequences = step.sequences,
-                                    .sequence_count = step.sequence_count,
-                                    .longest = step.longest,
-                                    .tokens = step.count,
-                                    .rows = kv.rows,
-                                    .out = attended});
-  }
-  Add({attended, w.o.data(), q_dim, w.o_bias, w.update_norm}, CudaArray::kAttentionUpdate);
-}
-
-DeviceArray ManyTokens::Normed(const DeviceNorm& norm, CudaArray into) {
-  const DeviceArray x = s_.Get(into, s_.step().count * s_.hidden(), s_.dtype());
-  gpu::AddNorm(s_.stream(), s_.Hidden(CudaArray::kResidual), pending_, s_.NormOf(norm), x);
-  pending_ = {};
-  return x;
-}
-
-// The pending part of an update is added to the stream when the next norm reads it.
-void ManyTokens::Add(const LastProduct& last, CudaArray apart) {
-  const MatrixView<float> h = s_.Hidden(CudaArray::kResidual);
-  const bool at_once = !s_.tapped() && s_.spec().PlainUpdates();
-  float* const to = at_once ? h.data : s_.Hidden(apart).data;
-  s_.products().MatMul({.x = last.x,
-                        .w = {last.w, s_.dtype()},
-                        .y = {to, DType::kFloat32},
-                        .m = h.rows,
-                        .n = s_.hidden(),
-                        .k = last.inputs,
-                        .accumulate = at_once});
-  pending_ = {at_once ? nullptr : to, last.bias.data()};
-  if (s_.spec().PlainUpdates()) return;
-  s_.AddNormed(h, to, last.bias, last.norm);
-  pending_ = {};
+  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, s_.Get(CudaArray::kAttended, count * q_dim, s_.dtype())});
 }
 
 // Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
@@ -89,25 +63,13 @@ void ManyTokens::JoinBranches(const KeysValues& kv) {
                     {{static_cast<std::byte*>(rows.data) + behind, s_.dtype()}, s_.step().joined_count, width});
 }
 
-void ManyTokens::Mlp(const BlockStage& block) {
+void ManyTokens::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
+  const ConstDeviceArray x = InputOf(block, Halves::kMlp), weights{w.gate_up.data(), s_.dtype()};
   const int64_t count = s_.step().count, inter = s_.config().intermediate;
   const DeviceArray activation = s_.Get(CudaArray::kActivation, count * inter, s_.dtype());
-  if (s_.Parallel(block)) {
-    Settled();
-    Gate(w, s_.Get(s_.ParallelMlpInput(), count * s_.hidden(), s_.dtype()), activation);
-  } else {
-    Gate(w, Normed(w.norm, CudaArray::kNormed), activation);
-  }
-  Add({activation, w.down.data(), inter, w.down_bias, w.update_norm}, CudaArray::kMlpUpdate);
-}
-
-void ManyTokens::Gate(const DeviceMlp& w, ConstDeviceArray x, DeviceArray activation) {
-  const int64_t count = s_.step().count, inter = s_.config().intermediate;
-  const ConstDeviceArray weights{w.gate_up.data(), s_.dtype()};
-  const bool silu = s_.spec().activation == Activation::kSilu;
   if (s_.gates_at_once()) {
-    const auto multiply = silu ? gpu::MultiplySwiGlu : gpu::MultiplyGeGlu;
+    const auto multiply = s_.spec().activation == Activation::kSilu ? gpu::MultiplySwiGlu : gpu::MultiplyGeGlu;
     return multiply(s_.stream(), {.x = x,
                                   .gate_up = weights,
                                   .bias = w.gate_up_bias.data(),
@@ -134,6 +96,24 @@ void ManyTokens::Gate(const DeviceMlp& w, ConstDeviceArray x, DeviceArray activa
                  .gate_bias = bias,
                  .up_bias = bias != nullptr ? bias + inter : nullptr},
                 out);
+}
+
+// The bias of the last product is pending, and so is the product where it is written apart.
+void ManyTokens::Finish(const BlockStage& block, Halves half) {
+  const DeviceHalf& w = s_.HalfOf(block, half);
+  const bool mlp = half == Halves::kMlp, plain = s_.spec().PlainUpdates(), at_once = plain && !s_.tapped();
+  const int64_t inputs = mlp ? s_.config().intermediate : s_.config().query_dim();
+  const MatrixView<float> h = Settled();  // in the MLP of a parallel block the attention's is still pending
+  float* const to = at_once ? h.data : s_.Hidden(mlp ? CudaArray::kMlpUpdate : CudaArray::kAttentionUpdate).data;
+  s_.products().MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs, s_.dtype()),
+                        .w = {w.last.data(), s_.dtype()},
+                        .y = {to, DType::kFloat32},
+                        .m = h.rows,
+                        .n = s_.hidden(),
+                        .k = inputs,
+                        .accumulate = at_once});
+  if (!plain) return s_.AddNormed(h, to, w);
+  pending_ = {at_once ? nullptr : to, w.last_bias.data()};
 }
 
 // Nothing taps what an adapter adds, so factors add it to the stream at once. A full map reads all of the stream.
@@ -172,24 +152,24 @@ MatrixView<float> ManyTokens::Settled() {
 
 Rows ManyTokens::Stream() { return s_.rows()->Of(Settled()); }
 
-MatrixView<const float> ManyTokens::WithBias(MatrixView<const float> update, const DeviceBuffer<float>& bias) {
-  if (bias.size() == 0 || !s_.spec().PlainUpdates()) return update;
-  const MatrixView<float> biased = s_.Hidden(CudaArray::kDelta);
-  gpu::CopyOnDevice(s_.stream(), biased.data, update.data,
-                    update.rows * update.cols * static_cast<int64_t>(sizeof(float)));
-  gpu::AddRows(s_.stream(), {}, biased, bias.data());
-  return biased;
-}
-
+// The bias of a plain update is added to the stream apart, and so is not in the array that the next norm reads.
 Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
-  const MatrixView<float> attention = s_.Hidden(CudaArray::kAttentionUpdate), mlp = s_.Hidden(CudaArray::kMlpUpdate);
-  if (halves == Halves::kAttention) return s_.rows()->Of(WithBias(attention, s_.AttentionOf(block).o_bias));
-  if (halves == Halves::kMlp) return s_.rows()->Of(WithBias(mlp, s_.MlpOf(block).down_bias));
+  const bool both = halves == Halves::kBoth, plain = s_.spec().PlainUpdates();
+  MatrixView<float> update = s_.Hidden(halves == Halves::kMlp ? CudaArray::kMlpUpdate : CudaArray::kAttentionUpdate);
   // The sum of both updates overwrites the attention's, which no later tap reads.
-  gpu::AddRows(s_.stream(), mlp, attention);
-  for (const DeviceBuffer<float>* bias : {&s_.AttentionOf(block).o_bias, &s_.MlpOf(block).down_bias})
-    if (bias->size() > 0 && s_.spec().PlainUpdates()) gpu::AddRows(s_.stream(), {}, attention, bias->data());
-  return s_.rows()->Of(attention);
+  if (both) gpu::AddRows(s_.stream(), s_.Hidden(CudaArray::kMlpUpdate), update);
+  for (const Halves half : {Halves::kAttention, Halves::kMlp}) {
+    if (!both && half != halves) continue;
+    const float* const bias = s_.HalfOf(block, half).last_bias.data();
+    if (bias == nullptr || !plain) continue;
+    if (!both) {
+      const MatrixView<float> copy = s_.Hidden(CudaArray::kDelta);
+      gpu::CopyOnDevice(s_.stream(), copy.data, update.data, copy.rows * copy.cols * int64_t{sizeof(float)});
+      update = copy;
+    }
+    gpu::AddRows(s_.stream(), {}, update, bias);
+  }
+  return s_.rows()->Of(update);
 }
 
 Rows ManyTokens::Widened(CudaArray rows, int64_t width) {

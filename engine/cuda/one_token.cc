@@ -21,7 +21,7 @@ void OneToken::Begin() {
 
 void OneToken::Embed() {
   Begin();
-  s_.Embed(h_);
+  s_.Embed({h_, 1, s_.hidden()});
 }
 
 void OneToken::Resume(const Rows&) {
@@ -29,18 +29,23 @@ void OneToken::Resume(const Rows&) {
   if (from_ != h_) gpu::CopyOnDevice(s_.stream(), h_, from_, s_.hidden() * static_cast<int64_t>(sizeof(float)));
 }
 
-void OneToken::Attention(const BlockStage& block, int64_t slot) {
+// Both halves of a parallel block read their inputs, so the norms are launches of their own.
+void OneToken::NormInput(const BlockStage& block, Halves half) {
+  const bool mlp = half == Halves::kMlp;
+  of_mlp_ = s_.OfNormed(h_, s_.NormOf(s_.HalfOf(block, half).norm), IsParallel(block),
+                        mlp ? CudaArray::kMlpNormed : CudaArray::kNormed);
+  of_mlp_.cols = s_.hidden();
+  if (!mlp) of_attention_ = of_mlp_;  // and of the MLP, if it shares the input
+}
+
+void OneToken::Attend(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
   const KeysValues kv = s_.Place(slot);
   const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
   const DeviceArray q = s_.Get(CudaArray::kQueries, q_dim, DType::kFloat32);
-  float* const attended = s_.Floats(CudaArray::kAttended, q_dim);
-  const bool parallel = s_.Parallel(block);
-  gpu::MatVecProblem product = s_.OfNormed(h_, s_.NormOf(w.norm), parallel,
-                                           {.w = {w.qkv.data(), s_.dtype()}, .rows = qkv_dim, .cols = s_.hidden()});
-  // The MLP reads the stream before the attention's update is added.
-  if (parallel && !s_.spec().shared_norm)
-    s_.OfNormed(h_, s_.NormOf(s_.MlpOf(block).norm), true, {}, s_.ParallelMlpInput());
+  gpu::MatVecProblem product = of_attention_;
+  product.w = {w.qkv.data(), s_.dtype()};
+  product.rows = qkv_dim;
   if (w.q_norm.size() == 0) {
     const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
     product.bias = w.qkv_bias.data();
@@ -61,49 +66,42 @@ void OneToken::Attention(const BlockStage& block, int64_t slot) {
     gpu::MatVec(s_.stream(), product, s_.cores());
     s_.Rotate(block.layer, w, qkv, q, kv);
   }
-  s_.AttendSplit(block.layer, q, kv, attended);
-  AddProduct({.w = {w.o.data(), s_.dtype()}, .rows = s_.hidden(), .cols = q_dim, .x = attended}, w.o_bias,
-             w.update_norm);
+  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, s_.Get(CudaArray::kAttended, q_dim, DType::kFloat32)});
 }
 
-// h += the product and its bias, which a family may norm or scale first.
-void OneToken::AddProduct(gpu::MatVecProblem product, const DeviceBuffer<float>& bias,
-                          const DeviceBuffer<float>& norm) {
+void OneToken::Gate(const BlockStage& block) {
+  const DeviceMlp& w = s_.MlpOf(block);
+  const int64_t inter = s_.config().intermediate;
+  gpu::MatVecProblem product = of_mlp_;
+  product.w = {w.gate_up.data(), s_.dtype()};
+  product.rows = s_.spec().gated ? 2 * inter : inter;
+  product.bias = w.gate_up_bias.data();
+  product.y = s_.Floats(CudaArray::kActivation, inter);
+  if (s_.spec().gated) {
+    const auto gated = s_.spec().activation == Activation::kSilu ? gpu::MatVecSwiGlu : gpu::MatVecGeGlu;
+    return gated(s_.stream(), product, s_.cores());
+  }
+  gpu::MatVec(s_.stream(), product, s_.cores());
+  const MatrixView<float> row(product.y, 1, inter);
+  gpu::GateRows(s_.stream(), s_.spec().activation, {.gate = row}, row);
+}
+
+void OneToken::Finish(const BlockStage& block, Halves half) {
+  const DeviceHalf& w = s_.HalfOf(block, half);
+  const bool mlp = half == Halves::kMlp;
+  const int64_t inputs = mlp ? s_.config().intermediate : s_.config().query_dim();
+  gpu::MatVecProblem product{.w = {w.last.data(), s_.dtype()},
+                             .rows = s_.hidden(),
+                             .cols = inputs,
+                             .x = s_.Floats(mlp ? CudaArray::kActivation : CudaArray::kAttended, inputs)};
   if (!s_.spec().PlainUpdates()) {
     product.y = s_.Floats(CudaArray::kMlpUpdate, s_.hidden());
     gpu::MatVec(s_.stream(), product, s_.cores());
-    return s_.AddNormed({h_, 1, s_.hidden()}, product.y, bias, norm);
+    return s_.AddNormed({h_, 1, s_.hidden()}, product.y, w);
   }
-  product.bias = bias.data();
+  product.bias = w.last_bias.data();
   product.y = h_;
   gpu::MatVecAdd(s_.stream(), product, h_, s_.cores());
-}
-
-gpu::MatVecProblem OneToken::OfMlpInput(const BlockStage& block, gpu::MatVecProblem problem) {
-  if (!s_.Parallel(block)) return s_.OfNormed(h_, s_.NormOf(s_.MlpOf(block).norm), false, problem);
-  problem.x = s_.Floats(s_.ParallelMlpInput(), s_.hidden());  // Attention() has left it there
-  return problem;
-}
-
-void OneToken::Mlp(const BlockStage& block) {
-  const DeviceMlp& w = s_.MlpOf(block);
-  const int64_t inter = s_.config().intermediate;
-  float* const activation = s_.Floats(CudaArray::kActivation, inter);
-  const gpu::MatVecProblem product = OfMlpInput(block, {.w = {w.gate_up.data(), s_.dtype()},
-                                                        .rows = s_.spec().gated ? 2 * inter : inter,
-                                                        .cols = s_.hidden(),
-                                                        .bias = w.gate_up_bias.data(),
-                                                        .y = activation});
-  if (s_.spec().gated) {
-    const auto gated = s_.spec().activation == Activation::kSilu ? gpu::MatVecSwiGlu : gpu::MatVecGeGlu;
-    gated(s_.stream(), product, s_.cores());
-  } else {
-    gpu::MatVec(s_.stream(), product, s_.cores());
-    const MatrixView<float> row(activation, 1, inter);
-    gpu::GateRows(s_.stream(), s_.spec().activation, {.gate = row}, row);
-  }
-  AddProduct({.w = {w.down.data(), s_.dtype()}, .rows = s_.hidden(), .cols = inter, .x = activation}, w.down_bias,
-             w.update_norm);
 }
 
 void OneToken::Adapter(const AdapterStage& adapter) {

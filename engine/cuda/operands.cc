@@ -34,7 +34,7 @@ void DeviceOperands::PlaceAttention(int64_t layer) {
   Place(block.q, {half.qkv.data(), device_->dtype()});
   Place(block.k, {half.qkv.data() + block.q.bytes(), device_->dtype()});
   Place(block.v, {half.qkv.data() + block.q.bytes() + block.k.bytes(), device_->dtype()});
-  Place(block.o, {half.o.data(), device_->dtype()});
+  Place(block.o, {half.last.data(), device_->dtype()});
   const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
   for (const TensorView* norm : {&block.input_norm, &block.shared_norm}) place(*norm, half.norm.weight.data());
   for (const TensorView* bias : {&block.input_norm_bias, &block.shared_norm_bias}) place(*bias, half.norm.bias.data());
@@ -44,7 +44,7 @@ void DeviceOperands::PlaceAttention(int64_t layer) {
   place(block.q_bias, half.qkv_bias.data());
   place(block.k_bias, half.qkv_bias.data() + q_dim);
   place(block.v_bias, half.qkv_bias.data() + q_dim + kv_dim);
-  place(block.o_bias, half.o_bias.data());
+  place(block.o_bias, half.last_bias.data());
 }
 
 void DeviceOperands::PlaceMlp(int64_t layer) {
@@ -53,14 +53,14 @@ void DeviceOperands::PlaceMlp(int64_t layer) {
   Place(block.gate, {half.gate_up.data(), device_->dtype()});
   const bool gated = weights_->config.block.gated;
   Place(block.up, {half.gate_up.data() + (gated ? block.gate.bytes() : 0), device_->dtype()});
-  Place(block.down, {half.down.data(), device_->dtype()});
+  Place(block.down, {half.last.data(), device_->dtype()});
   const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
   place(block.post_norm, half.norm.weight.data());
   place(block.post_norm_bias, half.norm.bias.data());
   place(block.mlp_update_norm, half.update_norm.data());
   place(block.gate_bias, half.gate_up_bias.data());
   place(block.up_bias, half.gate_up_bias.data() + (gated ? weights_->config.intermediate : 0));
-  place(block.down_bias, half.down_bias.data());
+  place(block.down_bias, half.last_bias.data());
 }
 
 void DeviceOperands::Upload(const TensorView& tensor) {

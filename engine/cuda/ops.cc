@@ -42,22 +42,19 @@ struct Side {
 class CudaOps : public Ops {
  public:
   CudaOps(const Context& context, std::shared_ptr<const Weights> weights)
-      : weights_(std::move(weights)),
-        config_(weights_->config),
-        spec_(config_.block),
-        device_(OnDevice(context, weights_, context.gpus.front())),
-        operands_(weights_, device_),
-        stream_(device_->stream()),
-        dtype_(device_->dtype()),
-        eps_(static_cast<float>(config_.rms_eps)),
-        call_(stream_, config_, /*places=*/false) {
+      : call_(context, weights),
+        operands_(std::move(weights), call_.device()),
+        config_(call_.config()),
+        spec_(call_.spec()),
+        stream_(call_.stream()),
+        dtype_(call_.dtype()) {
     Check(dtype_ != DType::kFloat16,
           "gradients of a float16 model on the GPU would lose what is below 2^-24: choose bfloat16 or float32 with "
           "--dtype, or --device cpu");
   }
 
   DeviceMemory Allocate(int64_t count) override {
-    DeviceMemory memory = device_->rows()->Allocate(count);
+    DeviceMemory memory = call_.rows()->Allocate(count);
     gpu::FillBytes(stream_, memory.all().on_gpu().data, 0, Bytes(count));
     rounded_.Clear();  // the memory may have been others' rows
     return memory;
@@ -74,13 +71,10 @@ class CudaOps : public Ops {
     gpu::Synchronize(stream_);
   }
   DeviceMatrix<const float> Here(const Rows& rows, DeviceMemory& copy) override;
-  Rows AsRows(DeviceMatrix<const float> here) const override { return {here, device_->rows()}; }
+  Rows AsRows(DeviceMatrix<const float> here) const override { return {here, call_.rows()}; }
 
   void Begin(const LayerCall& call) override;
-  void Embed(DeviceMatrix<float> h) override {
-    gpu::GatherRows(stream_, call_.step().tokens, {device_->embedding(), config_.vocab, h.cols}, Written(h),
-                    weights_->EmbeddingScale());
-  }
+  void Embed(DeviceMatrix<float> h) override { call_.Embed(Written(h)); }
   void Rope(int64_t layer, Rotated which, DeviceMatrix<float> x) override { Rotate(layer, which, x, /*back=*/false); }
   void RopeGradient(int64_t layer, Rotated which, DeviceMatrix<float> dx) override {
     Rotate(layer, which, dx, /*back=*/true);
@@ -204,7 +198,7 @@ class CudaOps : public Ops {
     problem.w_stride = w.stride;
     problem.y = {y.data, DType::kFloat32};
     problem.y_stride = y.stride;
-    device_->products().MatMul(problem);
+    call_.products().MatMul(problem);
     rounded_.Written(y);
   }
 
@@ -212,20 +206,31 @@ class CudaOps : public Ops {
     gpu::RopeTable table = call_.rope(layer);
     if (table.cosine == nullptr) return;
     if (which == Rotated::kKeys) table.query_scale = nullptr;
-    gpu::RotateRows(stream_, Out(x), config_.head_dim, table, call_.step().rotations, back);
+    Check(x.dense(), "RoPE on the GPU takes dense rows, not rows {} apart", x.stride);
+    const gpu::WrittenRows out = Out(x);
+    const DeviceArray rows{out.rows.data, DType::kFloat32};
+    gpu::RopeAndStore(stream_, {.qkv = rows,
+                                .table = table,
+                                .back = back,
+                                .positions = call_.step().rotations,
+                                .tokens = x.rows,
+                                .heads = static_cast<int>(x.cols / config_.head_dim),
+                                .head_dim = static_cast<int>(config_.head_dim),
+                                .q = rows,
+                                .rounded = out.rounded});
   }
   // The norm of queries or keys: of each head, or of all together.
   gpu::Norm HeadNormOf(const Operand& weight) {
     const DeviceVector vector = operands_.Vector(weight);
     return {.weight = vector.data,
-            .eps = eps_,
+            .eps = call_.eps(),
             .offset = vector.offset_added ? 0 : spec_.norm_offset,
             .n = spec_.qk_norm_whole ? 0 : config_.head_dim};
   }
   gpu::Norm NormOf(const NormOperands& norm) {
     const DeviceVector vector = operands_.Vector(norm.weight);
     return {.weight = vector.data,
-            .eps = eps_,
+            .eps = call_.eps(),
             .centred = spec_.layer_norm,
             .bias = operands_.Vector(norm.bias).data,
             .offset = vector.offset_added ? 0 : spec_.norm_offset};
@@ -242,7 +247,6 @@ class CudaOps : public Ops {
     Check(x.dense(), "attention on the GPU reads dense rows, not rows {} apart", x.stride);
     return Take(x.on_gpu(), dtype_ != DType::kFloat32).array;
   }
-  gpu::AttentionShape ShapeOf(int64_t layer) const { return AttentionShapeOf(config_, spec_.Window(layer)); }
 
   // Copies indices to the device. They are valid until the next call.
   const int32_t* Indices(std::span<const int64_t> rows) {
@@ -267,17 +271,13 @@ class CudaOps : public Ops {
 
   struct LossPass;
 
-  std::shared_ptr<const Weights> weights_;
+  CudaCall call_;
+  DeviceOperands operands_;
   const ModelConfig& config_;
   const BlockSpec& spec_;
-  std::shared_ptr<DeviceWeights> device_;
-  DeviceOperands operands_;
-  gpu::Stream stream_;
-  DType dtype_;
-  float eps_;
+  const gpu::Stream stream_;
+  const DType dtype_;
 
-  CudaCall call_;
-  gpu::SplitScratch shares_;
   RoundedCopies rounded_;
   Scratch deltas_, norm_scales_, logits_, teacher_logits_, dlogits_;
   DeviceBuffer<int32_t> indices_, targets_;
@@ -288,12 +288,12 @@ class CudaOps : public Ops {
 
 DeviceMatrix<const float> CudaOps::Here(const Rows& rows, DeviceMemory& copy) {
   if (!rows.on_host()) {
-    Check(rows.device() == device_->rows(), "rows of GPU {} or of another model for gradients on GPU {}", rows.gpu(),
+    Check(rows.device() == call_.rows(), "rows of GPU {} or of another model for gradients on GPU {}", rows.gpu(),
           stream_.device);
     return rows.there();
   }
   const MatrixView<const float> from = rows.host();
-  copy = device_->rows()->Allocate(from.rows * from.cols);
+  copy = call_.rows()->Allocate(from.rows * from.cols);
   const MatrixView<float> to = copy.matrix(from.rows, from.cols).on_gpu();
   for (int64_t i = 0; i < from.rows; ++i) gpu::CopyToDevice(stream_, to.row(i), from.row(i), Bytes(from.cols));
   gpu::Synchronize(stream_);
@@ -309,46 +309,20 @@ void CudaOps::Begin(const LayerCall& call) {
 }
 
 void CudaOps::Attention(const AttentionActivations& a) {
-  const gpu::AttentionShape shape = ShapeOf(a.layer);
   const ConstDeviceArray q = ForAttention(a.q), keys = ForAttention(a.k), values = ForAttention(a.v);
   Check(a.out.dense() && a.log_sums.dense(), "attention on the GPU writes dense rows");
   const MatrixView<float> to = Written(a.out);
-  if (dtype_ == DType::kFloat32) {
-    const int splits =
-        gpu::AttentionSplits(shape, call_.step().count, call_.step().longest, device_->info().multiprocessors);
-    gpu::AttendSplit(stream_, {.shape = shape,
-                               .q = static_cast<const float*>(q.data),
-                               .keys = keys,
-                               .values = values,
-                               .first_row = call_.step().first_row,
-                               .visible = call_.step().visible,
-                               .tokens = call_.step().count,
-                               .splits = splits,
-                               .scratch = &shares_,
-                               .out = to.data,
-                               .log_sums = a.log_sums.on_gpu().data});
-    return;
-  }
-  const DeviceArray out = rounded_.For(stream_, to, dtype_);  // a.out becomes the same numbers
-  gpu::AttendPacked(stream_, {.shape = shape,
-                              .q = q,
-                              .keys = keys,
-                              .values = values,
-                              .sequences = call_.step().sequences,
-                              .sequence_count = call_.step().sequence_count,
-                              .longest = call_.step().longest,
-                              .tokens = to.rows,
-                              .rows = a.k.rows,
-                              .out = out,
-                              .log_sums = a.log_sums.on_gpu().data});
-  gpu::CopyRows(stream_, {out, to.rows, to.cols}, to);
+  const bool wide = dtype_ == DType::kFloat32;
+  const DeviceArray out = wide ? DeviceArray{to.data, dtype_} : rounded_.For(stream_, to, dtype_);
+  call_.Attend({a.layer, q, keys, values, a.k.rows, out, a.log_sums.on_gpu().data});
+  if (!wide) gpu::CopyRows(stream_, {out, to.rows, to.cols}, to);  // a.out becomes the same numbers
 }
 
 void CudaOps::AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                                 DeviceMatrix<float> dk, DeviceMatrix<float> dv) {
   for (const DeviceMatrix<float>& view : {dq, dk, dv})
     Check(view.dense(), "attention on the GPU writes dense rows, not rows {} apart", view.stride);
-  gpu::AttendGradient(stream_, {.shape = ShapeOf(a.layer),
+  gpu::AttendGradient(stream_, {.shape = call_.ShapeOf(a.layer),
                                 .q = ForAttention(a.q),
                                 .out = ForAttention(a.out),
                                 .dout = ForAttention(dout),
@@ -398,7 +372,7 @@ struct CudaOps::LossPass {
         rows(rows),
         vocab(ops.config_.vocab),
         narrow(ops.Narrows({ops.config_.hidden})),
-        teacher_w({ops.device_->head(), ops.config_.hidden}) {
+        teacher_w({ops.call_.device()->head(), ops.config_.hidden}) {
     for (const int32_t target : rows.targets)
       Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
     targets = ops.Upload(rows.targets, ops.targets_);

@@ -44,15 +44,11 @@ DeviceLra UploadLra(Stream stream, const Lra& lra) {
 }  // namespace
 
 CudaState::CudaState(const BackendSetup& setup)
-    : weights_(setup.weights),
-      device_(OnDevice(setup.context, weights_, setup.context.gpus.front())),
-      stream_(device_->stream()),
-      dtype_(device_->dtype()),
+    : CudaCall(setup.context, setup.weights),
       tapped_(setup.tapped),
       gates_at_once_(gpu::WantsGatedProduct() && spec().gated &&
-                     gpu::TakesGatedProduct(stream_.device, dtype_, hidden(), config().intermediate)),
-      call_(stream_, config(), /*places=*/true) {
-  output_ = device_->UploadOutput(*weights_, setup.plan);
+                     gpu::TakesGatedProduct(stream().device, dtype(), hidden(), config().intermediate)),
+      output_(device()->UploadOutput(weights(), setup.plan)) {
   for (const Stage& stage : setup.plan.stages) {
     stage.Visit(
         [&](const BlockStage& block) {
@@ -64,142 +60,118 @@ CudaState::CudaState(const BackendSetup& setup)
 }
 
 const DeviceAttention& CudaState::AttentionOf(const BlockStage& stage) {
-  if (stage.own == nullptr) return device_->Attention(*weights_, stage.layer);
+  if (stage.own == nullptr) return device()->Attention(weights(), stage.layer);
   std::optional<DeviceAttention>& half = own_[stage.own].attention;
-  if (!half) half = device_->UploadAttention(config(), stage);
+  if (!half) half = device()->UploadAttention(config(), stage);
   return *half;
 }
 
 const DeviceMlp& CudaState::MlpOf(const BlockStage& stage) {
-  if (stage.own == nullptr) return device_->Mlp(*weights_, stage.layer);
+  if (stage.own == nullptr) return device()->Mlp(weights(), stage.layer);
   std::optional<DeviceMlp>& half = own_[stage.own].mlp;
-  if (!half) half = device_->UploadMlp(config(), stage);
+  if (!half) half = device()->UploadMlp(config(), stage);
   return *half;
 }
 
 const DeviceLra& CudaState::AdapterOf(const AdapterStage& stage) {
   const auto at = adapters_.find(stage.lra);
   if (at != adapters_.end()) return at->second;
-  return adapters_.emplace(stage.lra, UploadLra(stream_, *stage.lra)).first->second;
+  return adapters_.emplace(stage.lra, UploadLra(stream(), *stage.lra)).first->second;
 }
 
-void CudaState::Begin(const LayerCall& call) {
+void CudaState::Start(const LayerCall& call) {
   Check(!call.on_chosen || chosen_.size() > 0, "no token was chosen that a step could follow");
-  const bool moved = call.on_chosen ? call_.BeginOnChosen(call, chosen_.data(), request_.data()) : call_.Begin(call);
+  const bool moved = call.on_chosen ? BeginOnChosen(call, chosen_.data(), request_.data()) : Begin(call);
   if (moved) graph_.Reset();
-}
-
-void CudaState::Embed(float* h) {
-  gpu::GatherRows(stream_, step().tokens, {device_->embedding(), config().vocab, hidden()},
-                  MatrixView<float>(h, step().count, hidden()), weights_->EmbeddingScale());
 }
 
 KeysValues CudaState::Place(int64_t slot) {
   if (cache() != nullptr) {
     const CudaKv::Slot& there = cache()->slots[slot];
-    return {{there.keys.data(), dtype_}, {there.values.data(), dtype_}, cache()->capacity};
+    return {{there.keys.data(), dtype()}, {there.values.data(), dtype()}, cache()->capacity};
   }
   const int64_t rows = step().count + step().joined_count, size = rows * config().kv_dim();
-  return {Get(CudaArray::kKeys, size, dtype_), Get(CudaArray::kValues, size, dtype_), rows};
+  return {Get(CudaArray::kKeys, size, dtype()), Get(CudaArray::kValues, size, dtype()), rows};
 }
 
 void CudaState::Rotate(int64_t layer, const DeviceAttention& attention, DeviceArray qkv, DeviceArray q,
                        const KeysValues& kv) {
   const bool whole = spec().qk_norm_whole;
   if (whole)
-    gpu::NormQueriesKeys(stream_, {.qkv = qkv,
-                                   .bias = attention.qkv_bias.data(),
-                                   .q_norm = attention.q_norm.data(),
-                                   .k_norm = attention.k_norm.data(),
-                                   .eps = eps(),
-                                   .tokens = step().count,
-                                   .q_dim = config().query_dim(),
-                                   .kv_dim = config().kv_dim()});
-  gpu::RopeAndStore(stream_, {.qkv = qkv,
-                              .bias = whole ? nullptr : attention.qkv_bias.data(),
-                              .q_norm = whole ? nullptr : attention.q_norm.data(),
-                              .k_norm = whole ? nullptr : attention.k_norm.data(),
-                              .eps = eps(),
-                              .table = rope(layer),
-                              .positions = step().rotations,
-                              .cache_rows = step().cache_rows,
-                              .tokens = step().count,
-                              .heads = static_cast<int>(config().heads),
-                              .kv_heads = static_cast<int>(config().kv_heads),
-                              .head_dim = static_cast<int>(config().head_dim),
-                              .q = q,
-                              .keys = kv.keys,
-                              .values = kv.values});
+    gpu::NormQueriesKeys(stream(), {.qkv = qkv,
+                                    .bias = attention.qkv_bias.data(),
+                                    .q_norm = attention.q_norm.data(),
+                                    .k_norm = attention.k_norm.data(),
+                                    .eps = eps(),
+                                    .tokens = step().count,
+                                    .q_dim = config().query_dim(),
+                                    .kv_dim = config().kv_dim()});
+  gpu::RopeAndStore(stream(), {.qkv = qkv,
+                               .bias = whole ? nullptr : attention.qkv_bias.data(),
+                               .q_norm = whole ? nullptr : attention.q_norm.data(),
+                               .k_norm = whole ? nullptr : attention.k_norm.data(),
+                               .eps = eps(),
+                               .table = rope(layer),
+                               .positions = step().rotations,
+                               .cache_rows = step().cache_rows,
+                               .tokens = step().count,
+                               .heads = static_cast<int>(config().heads),
+                               .kv_heads = static_cast<int>(config().kv_heads),
+                               .head_dim = static_cast<int>(config().head_dim),
+                               .q = q,
+                               .keys = kv.keys,
+                               .values = kv.values});
 }
 
 const float* CudaState::Here(const Rows& rows) {
   if (!rows.on_host()) {
-    Check(rows.device() == device_->rows(), "rows of GPU {} or of another model for a decoder on GPU {}", rows.gpu(),
-          stream_.device);
+    Check(rows.device() == device()->rows(), "rows of GPU {} or of another model for a decoder on GPU {}", rows.gpu(),
+          stream().device);
     return rows.there().on_gpu().data;
   }
   const MatrixView<const float> from = rows.host();
   float* const to = Floats(CudaArray::kGiven, from.rows * hidden());
   const int64_t together = from.stride == hidden() ? from.rows : 1;  // rows that lie without gaps
   for (int64_t i = 0; i < from.rows; i += together)
-    gpu::CopyToDevice(stream_, to + i * hidden(), from.row(i),
+    gpu::CopyToDevice(stream(), to + i * hidden(), from.row(i),
                       together * hidden() * static_cast<int64_t>(sizeof(float)));
   return to;
 }
 
-void CudaState::AttendSplit(int64_t layer, ConstDeviceArray q, const KeysValues& kv, float* out) {
-  const gpu::AttentionShape shape = ShapeOf(layer);
-  gpu::AttendSplit(stream_, {.shape = shape,
-                             .q = static_cast<const float*>(q.data),
-                             .keys = kv.keys,
-                             .values = kv.values,
-                             .first_row = step().first_row,
-                             .visible = step().visible,
-                             .tokens = step().count,
-                             .splits = gpu::AttentionSplits(shape, step().count, step().longest_keys, cores()),
-                             .scratch = &shares_,
-                             .out = out});
+void CudaState::AddNormed(MatrixView<float> h, float* update, const DeviceHalf& half) {
+  gpu::AddNormedUpdate(stream(), h, update, half.last_bias.data(), half.update_norm.data(), eps(),
+                       spec().residual_multiplier);
 }
 
-void CudaState::AddNormed(MatrixView<float> h, float* update, const DeviceBuffer<float>& bias,
-                          const DeviceBuffer<float>& norm) {
-  gpu::AddNormedUpdate(stream_, h, update, bias.data(), norm.data(), eps(), spec().residual_multiplier);
-}
-
-gpu::MatVecProblem CudaState::OfNormed(float* h, const gpu::Norm& norm, bool apart, gpu::MatVecProblem problem,
-                                       CudaArray into) {
-  problem.x = h;
-  if (!norm.centred && !apart) {
-    problem.norm_weight = norm.weight;
-    problem.eps = norm.eps;
-    return problem;
-  }
+gpu::MatVecProblem CudaState::OfNormed(float* h, const gpu::Norm& norm, bool apart, CudaArray into) {
+  if (!norm.centred && !apart) return {.x = h, .norm_weight = norm.weight, .eps = norm.eps};
   float* const x = Floats(into, hidden());
-  gpu::AddNorm(stream_, {h, 1, hidden()}, {}, norm, {x, DType::kFloat32});
-  problem.x = x;
-  return problem;
+  gpu::AddNorm(stream(), {h, 1, hidden()}, {}, norm, {x, DType::kFloat32});
+  return {.x = x};
 }
 
 void CudaState::Head(const float* row, float* logits) {
   // Nothing is pending, so the norm leaves the row as it is.
-  gpu::MatVec(stream_,
-              OfNormed(const_cast<float*>(row), FinalNorm(), false,
-                       {.w = HeadWeights(), .rows = config().vocab, .cols = hidden(), .y = logits}),
-              cores());
-  if (spec().logit_cap > 0) gpu::SoftCapRows(stream_, spec().logit_cap, {logits, 1, config().vocab});
+  gpu::MatVecProblem product = OfNormed(const_cast<float*>(row), FinalNorm(), false);
+  product.w = HeadWeights();
+  product.rows = config().vocab;
+  product.cols = hidden();
+  product.y = logits;
+  gpu::MatVec(stream(), product, cores());
+  if (spec().logit_cap > 0) gpu::SoftCapRows(stream(), spec().logit_cap, {logits, 1, config().vocab});
 }
 
 void CudaState::Ask(const Draw& draw) {
   const gpu::SampleRequest request = RequestOf(draw);
-  gpu::CopyToDevice(stream_, request_.Reserve(stream_, 1, kActivations), &request, sizeof(request));
+  gpu::CopyToDevice(stream(), request_.Reserve(stream(), 1, kActivations), &request, sizeof(request));
 }
 
 void CudaState::Choose(const float* row) {
-  float* const logits = chosen_from_.Reserve(stream_, config().vocab, kActivations);
+  float* const logits = chosen_from_.Reserve(stream(), config().vocab, kActivations);
   Head(row, logits);
-  gpu::SampleToken(stream_, logits, config().vocab, request_.data(), cores(),
-                   choice_scratch_.Reserve(stream_, gpu::SampleScratch(config().vocab, cores()), kActivations),
-                   chosen_.Reserve(stream_, 1, kActivations));
+  gpu::SampleToken(stream(), logits, config().vocab, request_.data(), cores(),
+                   choice_scratch_.Reserve(stream(), gpu::SampleScratch(config().vocab, cores()), kActivations),
+                   chosen_.Reserve(stream(), 1, kActivations));
 }
 
 int64_t CudaState::ReleaseScratch() {

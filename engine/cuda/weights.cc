@@ -92,13 +92,13 @@ DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const
   const int64_t q_dim = config.query_dim(), kv_dim = config.kv_dim();
   DeviceAttention half;
   half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
-  half.o = Join(stream, uploader, {&from.o});
+  half.last = Join(stream, uploader, {&from.o});
   half.norm = InputNorm(stream, config, from, from.input_norm, from.input_norm_bias);
   half.update_norm = Norm(stream, config, from.attention_update_norm);
   half.q_norm = Norm(stream, config, from.q_norm);
   half.k_norm = Norm(stream, config, from.k_norm);
   half.qkv_bias = JoinWide(stream, {{&from.q_bias, q_dim}, {&from.k_bias, kv_dim}, {&from.v_bias, kv_dim}});
-  half.o_bias = JoinWide(stream, {{&from.o_bias, 0}});
+  half.last_bias = JoinWide(stream, {{&from.o_bias, 0}});
   return half;
 }
 
@@ -106,13 +106,13 @@ DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig
   DeviceMlp half;
   const bool gated = config.block.gated;
   half.gate_up = gated ? Join(stream, uploader, {&from.gate, &from.up}) : Join(stream, uploader, {&from.up});
-  half.down = Join(stream, uploader, {&from.down});
+  half.last = Join(stream, uploader, {&from.down});
   half.norm = InputNorm(stream, config, from, from.post_norm, from.post_norm_bias);
   half.update_norm = Norm(stream, config, from.mlp_update_norm);
   half.gate_up_bias =
       gated ? JoinWide(stream, {{&from.gate_bias, config.intermediate}, {&from.up_bias, config.intermediate}})
             : JoinWide(stream, {{&from.up_bias, 0}});
-  half.down_bias = JoinWide(stream, {{&from.down_bias, 0}});
+  half.last_bias = JoinWide(stream, {{&from.down_bias, 0}});
   return half;
 }
 

@@ -24,15 +24,18 @@ struct DeviceNorm {
 
 // The tensors of a block's halves, matrices that meet the same input joined by rows. Norms and biases are float32, the
 // family's offset added to the norms; an absent one is null.
-struct DeviceAttention {
-  gpu::DeviceBuffer<std::byte> qkv, o;
+struct DeviceHalf {
   DeviceNorm norm;
-  gpu::DeviceBuffer<float> update_norm, q_norm, k_norm, qkv_bias, o_bias;
+  gpu::DeviceBuffer<std::byte> last;  // the projection that ends the half: o or down
+  gpu::DeviceBuffer<float> last_bias, update_norm;
 };
-struct DeviceMlp {
-  gpu::DeviceBuffer<std::byte> gate_up, down;  // without gate, gate_up is the up projection alone
-  DeviceNorm norm;
-  gpu::DeviceBuffer<float> update_norm, gate_up_bias, down_bias;
+struct DeviceAttention : DeviceHalf {
+  gpu::DeviceBuffer<std::byte> qkv;
+  gpu::DeviceBuffer<float> q_norm, k_norm, qkv_bias;
+};
+struct DeviceMlp : DeviceHalf {
+  gpu::DeviceBuffer<std::byte> gate_up;  // without gate, the up projection alone
+  gpu::DeviceBuffer<float> gate_up_bias;
 };
 // A final norm and a head of a plan's own; nothing where it has the model's. The final norm is multiplied by the scale
 // of the logits, and is there if that is not 1.

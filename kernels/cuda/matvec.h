@@ -11,7 +11,7 @@ namespace shiftrt::gpu {
 // y = f(x) W' (+ bias), W (rows, cols) as stored; cols: a multiple of 8. x, y, and all vectors float32.
 // With norm_weight (cols), f is the root-mean-square norm: the scale is applied to the finished dot product.
 struct MatVecProblem {
-  ConstDeviceArray w;
+  ConstDeviceArray w = {};
   int64_t rows = 0, cols = 0;
   const float* x = nullptr;
   const float* norm_weight = nullptr;

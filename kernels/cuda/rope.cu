@@ -39,9 +39,11 @@ struct RopeAndStoreKernel {
     float eps;
     RopeTable table;
     RopePairs pairs;
+    float sign;  // 1, or -1 to rotate back
     const int32_t *positions, *cache_rows;
     int heads, kv_heads, head_dim;
     In* q;
+    BFloat16* rounded;
     Cache *keys, *values;
   };
 
@@ -65,7 +67,8 @@ struct RopeAndStoreKernel {
     for (int p = 0; p < kPairs; ++p) {
       const int i = Lane() + p * kWarpSize;
       if (i >= half) continue;
-      const float cosine = args.table.cosine[position * half + i], sine = args.table.sine[position * half + i];
+      const float cosine = args.table.cosine[position * half + i],
+                  sine = args.sign * args.table.sine[position * half + i];
       const float a = low[p], b = high[p];
       low[p] = a * cosine - b * sine;
       high[p] = b * cosine + a * sine;
@@ -101,21 +104,20 @@ struct RopeAndStoreKernel {
       low[p] += args.bias[first + low_at];
       high[p] += args.bias[first + high_at];
     }
-    const int kv_head = (head - args.heads) % args.kv_heads;
-    const int64_t cached = static_cast<int64_t>(args.cache_rows[token]) * args.kv_heads + kv_head;
-    if (head >= args.heads + args.kv_heads) return Write(args.values + cached * args.head_dim, args, low, high);
     const bool is_query = head < args.heads;
+    const int64_t row = args.cache_rows != nullptr ? args.cache_rows[token] : token;
+    const int64_t cached = is_query ? 0 : (row * args.kv_heads + (head - args.heads) % args.kv_heads) * args.head_dim;
+    if (head >= args.heads + args.kv_heads) return Write(args.values + cached, args, low, high);
     if (args.q_norm != nullptr) Normalize(is_query ? args.q_norm : args.k_norm, args, low, high);
     Rotate(args, args.positions[token], low, high);
     if (is_query && args.table.query_scale != nullptr) {
       const float scale = args.table.query_scale[args.positions[token]];
       for (int p = 0; p < kPairs; ++p) low[p] *= scale, high[p] *= scale;
     }
-    if (is_query) {
-      Write(args.q + (token * args.heads + head) * args.head_dim, args, low, high);
-    } else {
-      Write(args.keys + cached * args.head_dim, args, low, high);
-    }
+    if (!is_query) return Write(args.keys + cached, args, low, high);
+    const int64_t at = (token * args.heads + head) * args.head_dim;
+    Write(args.q + at, args, low, high);
+    if (args.rounded != nullptr) Write(args.rounded + at, args, low, high);
   }
 };
 
@@ -190,9 +192,9 @@ void RopeAndStore(Stream stream, const QueryKeyValue& step) {
                      {.x = static_cast<int>(step.tokens),
                       .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::kThreads / kWarpSize)},
                      {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps, step.table,
-                      RopePairs::Of(step.table, step.head_dim), step.positions, step.cache_rows, step.heads,
-                      step.kv_heads, step.head_dim, static_cast<In*>(step.q.data), static_cast<Cache*>(step.keys.data),
-                      static_cast<Cache*>(step.values.data)});
+                      RopePairs::Of(step.table, step.head_dim), step.back ? -1.0f : 1.0f, step.positions,
+                      step.cache_rows, step.heads, step.kv_heads, step.head_dim, static_cast<In*>(step.q.data),
+                      step.rounded, static_cast<Cache*>(step.keys.data), static_cast<Cache*>(step.values.data)});
     });
   });
 }

@@ -4,8 +4,6 @@
 // product's output once, writes queries and cache rows once; one launch.
 #pragma once
 
-#include <span>
-
 #include "kernels/cuda/grid.h"
 
 namespace shiftrt::gpu {
@@ -31,12 +29,14 @@ struct QueryKeyValue {
   const float* k_norm = nullptr;
   float eps = 0;
   RopeTable table;
+  bool back = false;                    // by the opposite angles: the gradient
   const int32_t* positions = nullptr;   // (tokens)
-  const int32_t* cache_rows = nullptr;  // (tokens): the row of `keys` and `values` to write for each token
+  const int32_t* cache_rows = nullptr;  // (tokens): the row of `keys` and `values` for each token; null: its own
   int64_t tokens = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
-  DeviceArray q;             // (tokens, heads * head_dim), in the type of qkv
-  DeviceArray keys, values;  // (rows, kv_heads * head_dim), one type
+  DeviceArray q;                       // (tokens, heads * head_dim), in the type of qkv; may be qkv if kv_heads is 0
+  BFloat16* rounded = nullptr;         // (tokens, heads * head_dim): also the queries; may be null
+  DeviceArray keys = {}, values = {};  // (rows, kv_heads * head_dim), one type
 };
 void RopeAndStore(Stream stream, const QueryKeyValue& step);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/rope_pairs.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/rowwise.h"
 #include "kernels/cuda/warp.cuh"
@@ -232,38 +231,6 @@ struct GateGradientStep {
   }
 };
 
-// There is one block per token. A thread rotates pairs of elements.
-struct RotateKernel {
-  static constexpr int kThreads = 256;
-  struct Args {
-    WrittenRowsOf x;
-    RopeTable table;
-    RopePairs layout;
-    const int32_t* positions;
-    int pairs;  // per token
-    float sign;
-  };
-  static SHIFTRT_DEVICE void Run(const Args& args) {
-    const int64_t position = args.positions[Block().x];
-    const float scale = args.table.query_scale != nullptr ? args.table.query_scale[position] : 1;
-    const int half = args.layout.half;
-    for (int p = Thread(); p < args.pairs; p += kThreads) {
-      const int i = p % half, head = p / half * 2 * half;
-      const float cosine = args.table.cosine[position * half + i] * scale,
-                  sine = args.table.sine[position * half + i] * args.sign * scale;
-      float* const row = args.x.to.At(Block().x, head);
-      const int low = args.layout.First(i), high = args.layout.Second(i);
-      const float a = row[low], b = row[high];
-      row[low] = a * cosine - b * sine;
-      row[high] = b * cosine + a * sine;
-      if (args.x.rounded == nullptr) continue;
-      BFloat16* const rounded = args.x.rounded + Block().x * args.x.cols + head;
-      rounded[low] = Narrow<BFloat16>(row[low]);
-      rounded[high] = Narrow<BFloat16>(row[high]);
-    }
-  }
-};
-
 // Each lane of a warp adds up one column; the warps divide the rows, and their sums are added in order.
 struct ColumnSumsKernel {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
@@ -360,16 +327,6 @@ void GateRowsGradient(Stream stream, Activation activation, MatrixView<const flo
   WithActivation(activation, [&](auto kind) {
     LaunchRows(stream, GateGradientStep<kind()>{Of(gate), Of(up), Of(dgate), Of(dup)}, gate, up, dgate.rows, dup.rows);
   });
-}
-
-void RotateRows(Stream stream, const WrittenRows& x, int64_t head_dim, const RopeTable& table, const int32_t* positions,
-                bool back) {
-  Require(head_dim > 0 && head_dim % 2 == 0 && x.rows.cols % head_dim == 0, "RoPE",
-          "rows of heads of an even dimension, not of", head_dim);
-  if (x.rows.rows == 0) return;
-  Launch<RotateKernel>(stream, {.x = static_cast<int>(x.rows.rows)},
-                       {Of(x), table, RopePairs::Of(table, head_dim), positions, static_cast<int>(x.rows.cols / 2),
-                        back ? -1.0f : 1.0f});
 }
 
 void AddColumnSums(Stream stream, MatrixView<const float> x, MatrixView<float> to) {

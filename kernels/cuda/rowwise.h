@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory-bound steps between products, and their gradients (kernels/elementwise.h, kernels/rope.h,
-// kernels/matmul.h, kernels/dropout.h), on rows in device memory. Rows have any width and any stride, and are float32
+// The memory-bound steps between products, and their gradients (kernels/elementwise.h, kernels/matmul.h,
+// kernels/dropout.h), on rows in device memory. Rows have any width and any stride, and are float32
 // unless they say otherwise. Cost of each: reads its inputs once and writes its outputs once; one launch.
 #pragma once
 
 #include "kernels/cuda/grid.h"
-#include "kernels/cuda/rope.h"
 #include "kernels/cuda/rows.h"
 #include "runtime/activation.h"
 
@@ -52,11 +51,6 @@ void GateRows(Stream stream, Activation activation, const GateOperands& of, cons
 // and up are those before that call, without biases. Without gate, up and dup have no data.
 void GateRowsGradient(Stream stream, Activation activation, MatrixView<const float> gate, MatrixView<const float> up,
                       const WrittenRows& dgate, const WrittenRows& dup);
-
-// Rotates x (tokens, heads * head_dim) in place by the table's angles at positions (tokens), which are in device
-// memory; with `back`, by their opposites: the gradient. With the table's query_scale, multiplies each row by it too.
-void RotateRows(Stream stream, const WrittenRows& x, int64_t head_dim, const RopeTable& table, const int32_t* positions,
-                bool back);
 
 // to (1, n) += the sum of the rows of x (tokens, n), added in a fixed order.
 void AddColumnSums(Stream stream, MatrixView<const float> x, MatrixView<float> to);

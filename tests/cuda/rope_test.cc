@@ -113,6 +113,42 @@ TEST_F(RopeOnGpu, AgreesWithFloat64) {
   Check<float, float>({4, 2, 96, true, true});
 }
 
+TEST_F(RopeOnGpu, RotatesRowsInPlaceForwardsAndBack) {
+  const int64_t head_dim = 80, half = head_dim / 2, heads = 3, width = heads * head_dim;
+  const std::vector<int32_t> positions = {0, 8, 3, 3, 1};
+  const auto tokens = std::ssize(positions);
+  const DeviceBuffer<int32_t> at(stream_, std::span<const int32_t>(positions), "a test");
+  std::vector<double> rates, opposite;
+  for (int64_t i = 0; i < half; ++i) rates.push_back(0.7 * static_cast<double>(i + 1));
+  const Input<float> frequency(stream_, rates);
+  for (const double rate : frequency.values) opposite.push_back(-rate);
+  const Output<float> cosine(stream_, 9 * half), sine(stream_, 9 * half);
+  MakeRopeTable(stream_, 9, frequency.data(), half, 1.25f, cosine.data(), sine.data());
+  for (const bool back : {false, true}) {
+    const auto x = Input<float>::Normal(stream_, tokens * width, 1);
+    const Output<BFloat16> rounded(stream_, tokens * width);
+    const DeviceArray rows{x.data(), DType::kFloat32};
+    RopeAndStore(stream_, {.qkv = rows,
+                           .table = {cosine.data(), sine.data()},
+                           .back = back,
+                           .positions = at.data(),
+                           .tokens = tokens,
+                           .heads = heads,
+                           .head_dim = head_dim,
+                           .q = rows,
+                           .rounded = rounded.data()});
+    const std::vector<double> found = Now(stream_, x), narrow = rounded.Values();
+    for (int64_t i = 0; i < tokens * width; ++i)
+      ASSERT_EQ(narrow[i], Exact(BFloat16(static_cast<float>(found[i])))) << i;
+    for (int64_t head = 0; head < tokens * heads; ++head) {
+      const std::vector<double> expected = Head(x.values, head * head_dim, head_dim, nullptr, 0, nullptr, 0,
+                                                positions[head / heads], back ? opposite : frequency.values, 1.25);
+      for (int64_t i = 0; i < head_dim; ++i)
+        EXPECT_CLOSE(found[head * head_dim + i], expected[i], 16 * kUnit<float> * 5, i);
+    }
+  }
+}
+
 TEST_F(RopeOnGpu, TableIsExactFarOut) {
   const Input<float> frequency(stream_, {1.0, 0.1});
   const int64_t positions = 40000;

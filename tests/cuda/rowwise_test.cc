@@ -282,36 +282,6 @@ TEST_F(RowwiseOnGpu, SwiGluSaturates) {
   EXPECT_EQ(found[4], 200.0);
 }
 
-TEST_F(RowwiseOnGpu, RotatesForwardsAndBack) {
-  const int64_t head_dim = 80, half = head_dim / 2, heads = 3, tokens = 5, positions = 9;
-  std::vector<double> angles(positions * half);
-  for (size_t i = 0; i < angles.size(); ++i) angles[i] = 0.7 * static_cast<double>(i);
-  std::vector<double> cosines(angles.size()), sines(angles.size());
-  const double scale = 1.2;  // the attention factor of yarn
-  for (size_t i = 0; i < angles.size(); ++i) {
-    cosines[i] = scale * std::cos(angles[i]);
-    sines[i] = scale * std::sin(angles[i]);
-  }
-  const Input<float> cosine(stream_, cosines), sine(stream_, sines);
-  const std::vector<int32_t> at = {0, 8, 3, 3, 1};
-  const DeviceBuffer<int32_t> device(stream_, std::span<const int32_t>(at), "a test");
-  for (const bool back : {false, true}) {
-    const Grid2 x(stream_, {tokens, heads * head_dim, heads * head_dim + 3}, 1);
-    const Output<BFloat16> rounded(stream_, tokens * heads * head_dim);
-    RotateRows(stream_, {x.view(), rounded.data()}, head_dim, {cosine.data(), sine.data()}, device.data(), back);
-    ExpectRounded(x, rounded);
-    Expect(
-        x,
-        [&](int64_t i, int64_t j) {
-          const int64_t pair = j % head_dim % half, first = j / head_dim * head_dim + pair;
-          const double c = cosine[at[i] * half + pair], s = (back ? -1 : 1) * sine[at[i] * half + pair];
-          const double low = x(i, first), high = x(i, first + half);
-          return j % head_dim < half ? low * c - high * s : high * c + low * s;
-        },
-        0, 16 * kUnit<float> * 5);
-  }
-}
-
 TEST_F(RowwiseOnGpu, AddsSumsOfColumns) {
   for (const Size& size : {Size{1, 8, 8}, {37, 70, 72}, {300, 33, 33}, {3, 1, 4}}) {
     const Grid2 x(stream_, size, 1), to(stream_, {1, size.cols, size.cols}, 2);
@@ -336,7 +306,6 @@ TEST_F(RowwiseOnGpu, RefusesMatricesThatDoNotFit) {
   const Output<BFloat16> other(stream_, 24);
   EXPECT_THROW(GateRows(stream_, Activation::kSilu, {.gate = a.view()}, {half.array(), 3, 8}), std::runtime_error);
   EXPECT_THROW(CopyRows(stream_, {half.array(), 3, 8}, {other.array(), 3, 8}), std::runtime_error);
-  EXPECT_THROW(RotateRows(stream_, b.view(), 12, {}, nullptr, false), std::runtime_error);
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/block.h"
+#include "engine/block_pass.h"
 
 namespace shiftrt {
 
 using B = BlockWeights;
 
 BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping keeping)
-    : pass_(pass),
+    : Block(pass.weights.config.block),
+      pass_(pass),
       stage_(stage),
       keeping_(keeping),
       ops_(pass.ops),
@@ -15,16 +16,14 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
       q_(pass, stage, &B::q, &B::q_bias),
       k_(pass, stage, &B::k, &B::k_bias),
       v_(pass, stage, &B::v, &B::v_bias),
-      o_(pass, stage, &B::o, &B::o_bias),
       gate_(pass, stage, &B::gate, &B::gate_bias),
       up_(pass, stage, &B::up, &B::up_bias),
-      down_(pass, stage, &B::down, &B::down_bias),
-      attention_norm_(InputNormOf(&B::input_norm, &B::input_norm_bias)),
       q_norm_(NormOf(&B::q_norm)),
       k_norm_(NormOf(&B::k_norm)),
-      attention_update_norm_(NormOf(&B::attention_update_norm)),
-      mlp_norm_(InputNormOf(&B::post_norm, &B::post_norm_bias)),
-      mlp_update_norm_(NormOf(&B::mlp_update_norm)) {}
+      attention_{InputNormOf(&B::input_norm, &B::input_norm_bias), NormOf(&B::attention_update_norm),
+                 Projection(pass, stage, &B::o, &B::o_bias)},
+      mlp_{InputNormOf(&B::post_norm, &B::post_norm_bias), NormOf(&B::mlp_update_norm),
+           Projection(pass, stage, &B::down, &B::down_bias)} {}
 
 BlockPass::Norm BlockPass::InputNormOf(TensorView B::*weight, TensorView B::*bias) const {
   return config_.block.shared_norm ? NormOf(&B::shared_norm, &B::shared_norm_bias) : NormOf(weight, bias);
@@ -38,24 +37,24 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   lora_ = LoraScratch::Of(scratch, pass_, stage_, tokens);
   dx_ = dmlp_x_ = scratch.Get(tokens, hidden);
   if (parallel()) {
-    mlp_x_ = kept.Get(tokens, hidden);
+    mlp_.x = kept.Get(tokens, hidden);
     if (all) dmlp_x_ = scratch.Get(tokens, hidden);
   }
   const int64_t before_attention = scratch.mark();
   if (RunsAttention(block_.halves)) {
-    x_ = kept.Get(tokens, hidden);
-    attention_.layer = block_.layer;
-    attention_.q = kept.Get(tokens, queries);
-    attention_.k = kept.Get(tokens, keys);
-    attention_.v = kept.Get(tokens, keys);
+    attention_.x = parallel() && !HasTwoInputs(block_) ? mlp_.x : kept.Get(tokens, hidden);
+    heads_.layer = block_.layer;
+    heads_.q = kept.Get(tokens, queries);
+    heads_.k = kept.Get(tokens, keys);
+    heads_.v = kept.Get(tokens, keys);
     if (all && config_.block.qk_norm) {
       raw_query_ = kept.Get(tokens, queries);
       raw_key_ = kept.Get(tokens, keys);
     }
-    attention_.out = kept.Get(tokens, queries);
-    if (all) attention_.log_sums = kept.Get(tokens, config_.heads);
-    attention_update_ = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
-    attention_added_ = dx_;
+    heads_.out = kept.Get(tokens, queries);
+    if (all) heads_.log_sums = kept.Get(tokens, config_.heads);
+    attention_.update = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
+    attention_.added = dx_;
   }
   if (all && block_.halves == Halves::kBoth && !parallel()) mid_ = kept.Get(tokens, hidden);
   // Forwards the MLP needs nothing of the attention any more; backwards the gradients of the one are not needed at the
@@ -63,14 +62,14 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   if (!all) scratch.Rewind(before_attention);
   const int64_t before_mlp = scratch.mark();
   if (RunsMlp(block_.halves)) {
-    if (!parallel()) mlp_x_ = kept.Get(tokens, hidden);
+    if (!parallel()) mlp_.x = kept.Get(tokens, hidden);
     gates_ = kept.Get(tokens, config_.intermediate);
     if (config_.block.gated) ups_ = kept.Get(tokens, config_.intermediate);
     activation_ = all ? scratch.Get(tokens, config_.intermediate) : gates_;
     if (all) dgates_ = scratch.Get(tokens, config_.intermediate);
-    mlp_update_ = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
-    mlp_added_ = dx_;
-    if (keeping_ == Keeping::kUpdates) mlp_update_ = mlp_added_ = scratch.Get(tokens, hidden);
+    mlp_.update = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
+    mlp_.added = dx_;
+    if (keeping_ == Keeping::kUpdates) mlp_.update = mlp_.added = scratch.Get(tokens, hidden);
   }
   if (all && RunsAttention(block_.halves)) {
     scratch.Rewind(before_mlp);
@@ -82,26 +81,37 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
 }
 
 void BlockPass::Attention(DeviceMatrix<float> h, int64_t slot) {
-  attention_.slot = slot;
-  AttentionHalf(h, h);
+  from_ = to_ = h;
+  RunAttention(block_, slot);
   if (!mid_.empty()) ops_.Copy(h, mid_);
 }
 
-void BlockPass::Mlp(DeviceMatrix<float> h) { MlpHalf(h, h); }
-
-void BlockPass::Recompute(DeviceMatrix<const float> h) {
-  if (RunsAttention(block_.halves)) AttentionHalf(h, mid_);
-  if (RunsMlp(block_.halves)) MlpHalf(!mid_.empty() ? DeviceMatrix<const float>(mid_) : h, {});
+void BlockPass::Mlp(DeviceMatrix<float> h) {
+  from_ = to_ = h;
+  RunMlp(block_);
 }
 
-void BlockPass::AttentionHalf(DeviceMatrix<const float> from, DeviceMatrix<float> to) {
-  AttentionActivations& a = attention_;
-  ops_.Norm(from, attention_norm_.operands, x_);
-  if (parallel()) ops_.Norm(from, mlp_norm_.operands, mlp_x_);  // before `to`, which may be `from`, changes
+void BlockPass::Recompute(DeviceMatrix<const float> h) {
+  from_ = h;
+  to_ = mid_;
+  if (RunsAttention(block_.halves)) RunAttention(block_, heads_.slot);
+  if (!mid_.empty()) from_ = mid_;
+  to_ = {};
+  if (RunsMlp(block_.halves)) RunMlp(block_);
+}
+
+void BlockPass::NormInput(const BlockStage&, Halves which) {
+  const Half& half = Of(which);
+  ops_.Norm(from_, half.norm.operands, half.x);
+}
+
+void BlockPass::Attend(const BlockStage&, int64_t slot) {
+  AttentionActivations& a = heads_;
+  a.slot = slot;
   ops_.PlaceInCache(a);
-  q_.Forward(x_, lora_, a.q);
-  k_.Forward(x_, lora_, a.k);
-  v_.Forward(x_, lora_, a.v);
+  q_.Forward(attention_.x, lora_, a.q);
+  k_.Forward(attention_.x, lora_, a.k);
+  v_.Forward(attention_.x, lora_, a.v);
   if (config_.block.qk_norm) {
     if (keeps()) {
       ops_.Copy(a.q, raw_query_);
@@ -113,20 +123,16 @@ void BlockPass::AttentionHalf(DeviceMatrix<const float> from, DeviceMatrix<float
   ops_.Rope(block_.layer, Rotated::kQueries, a.q);
   ops_.Rope(block_.layer, Rotated::kKeys, a.k);
   ops_.Attention(a);
-  Finish({o_, attention_update_norm_, attention_update_, attention_added_}, a.out, from, to);
 }
 
-void BlockPass::MlpHalf(DeviceMatrix<const float> from, DeviceMatrix<float> to) {
-  if (!parallel()) ops_.Norm(from, mlp_norm_.operands, mlp_x_);
+void BlockPass::Gate(const BlockStage&) {
   if (config_.block.gated) {
-    gate_.Forward(mlp_x_, lora_, gates_);
-    up_.Forward(mlp_x_, lora_, ups_);
+    gate_.Forward(mlp_.x, lora_, gates_);
+    up_.Forward(mlp_.x, lora_, ups_);
   } else {
-    up_.Forward(mlp_x_, lora_, gates_);
+    up_.Forward(mlp_.x, lora_, gates_);
   }
-  if (to.empty() && !config_.block.update_norms) return;
-  Activate();
-  Finish({down_, mlp_update_norm_, mlp_update_, mlp_added_}, activation_, from, to);
+  if (WantsUpdate()) Activate();
 }
 
 void BlockPass::Activate() {
@@ -134,16 +140,15 @@ void BlockPass::Activate() {
   ops_.GatedUnit(activation_, ups_);
 }
 
-// The gradient of a norm of the update reads the update.
-void BlockPass::Finish(const End& end, DeviceMatrix<const float> x, DeviceMatrix<const float> from,
-                       DeviceMatrix<float> to) {
-  if (to.empty() && !config_.block.update_norms) return;
-  end.last.Forward(x, lora_, end.update);
-  if (to.empty()) return;
-  if (config_.block.update_norms) ops_.Norm(end.update, end.norm.operands, end.added);
-  if (config_.block.residual_multiplier != 1) ops_.Scale(config_.block.residual_multiplier, end.added);
-  if (!to.StartsAt(from)) ops_.Copy(from, to);
-  ops_.AddTo(end.added, to);
+void BlockPass::Finish(const BlockStage&, Halves which) {
+  if (!WantsUpdate()) return;
+  const Half& half = Of(which);
+  half.last.Forward(which == Halves::kMlp ? activation_ : heads_.out, lora_, half.update);
+  if (to_.empty()) return;
+  if (config_.block.update_norms) ops_.Norm(half.update, half.update_norm.operands, half.added);
+  if (config_.block.residual_multiplier != 1) ops_.Scale(config_.block.residual_multiplier, half.added);
+  if (!to_.StartsAt(from_)) ops_.Copy(from_, to_);
+  ops_.AddTo(half.added, to_);
 }
 
 void BlockPass::Backward(const StreamGradient& stream) {
@@ -152,24 +157,23 @@ void BlockPass::Backward(const StreamGradient& stream) {
   StreamGradient of_mlp = stream;
   if (attention && !parallel()) of_mlp = {mid_, stream.gradient, into_attention};
   if (mlp) MlpBackward(of_mlp);
-  if (mlp && !parallel()) NormBackward(mlp_norm_, dmlp_x_, of_mlp);
+  if (mlp && !parallel()) NormBackward(mlp_.norm, dmlp_x_, of_mlp);
   if (into_attention) {
     AttentionBackward(stream);
-    NormBackward(attention_norm_, dx_, stream);
+    NormBackward(attention_.norm, dx_, stream);
   }
   // The attention reads the same gradient of the block's output as the MLP, so this may change it only now.
-  if (parallel()) NormBackward(mlp_norm_, dmlp_x_, stream);
+  if (parallel()) NormBackward(mlp_.norm, dmlp_x_, stream);
 }
 
-DeviceMatrix<const float> BlockPass::UpdateGradient(const Norm& norm, DeviceMatrix<const float> update,
-                                                    DeviceMatrix<const float> gradient) {
+DeviceMatrix<const float> BlockPass::UpdateGradient(const Half& half, DeviceMatrix<const float> gradient) {
   if (config_.block.residual_multiplier != 1) {
     ops_.Copy(gradient, dx_);
     ops_.Scale(config_.block.residual_multiplier, dx_);
     gradient = dx_;
   }
   if (!config_.block.update_norms) return gradient;
-  ops_.NormGradient(update, norm.operands, gradient, false, dx_, norm.gradients);
+  ops_.NormGradient(half.update, half.update_norm.operands, gradient, false, dx_, half.update_norm.gradients);
   return dx_;
 }
 
@@ -180,38 +184,38 @@ void BlockPass::NormBackward(const Norm& norm, DeviceMatrix<float> dx, const Str
 }
 
 void BlockPass::MlpBackward(const StreamGradient& stream) {
-  if (down_.ReadsInput()) Activate();
-  const DeviceMatrix<const float> dupdate = UpdateGradient(mlp_update_norm_, mlp_update_, stream.gradient);
+  if (mlp_.last.ReadsInput()) Activate();
+  const DeviceMatrix<const float> dupdate = UpdateGradient(mlp_, stream.gradient);
 
-  const bool inner = stream.wanted || gate_.Trained() || up_.Trained() || mlp_norm_.Trained();
-  down_.Backward(activation_, dupdate, lora_, false, inner ? dgates_ : DeviceMatrix<float>());
+  const bool inner = stream.wanted || gate_.Trained() || up_.Trained() || mlp_.norm.Trained();
+  mlp_.last.Backward(activation_, dupdate, lora_, false, inner ? dgates_ : DeviceMatrix<float>());
   if (!inner) return;
-  const bool gated = config_.block.gated, input = stream.wanted || mlp_norm_.Trained();
+  const bool gated = config_.block.gated, input = stream.wanted || mlp_.norm.Trained();
   const DeviceMatrix<float> dups = gated ? activation_ : DeviceMatrix<float>();
   const DeviceMatrix<float> dx = input ? dmlp_x_ : DeviceMatrix<float>();
   ops_.GatedUnitGradient(gates_, ups_, dgates_, dups);
-  if (!gated) return up_.Backward(mlp_x_, dgates_, lora_, false, dx);
-  gate_.Backward(mlp_x_, dgates_, lora_, false, dx);
-  up_.Backward(mlp_x_, dups, lora_, true, dx);
+  if (!gated) return up_.Backward(mlp_.x, dgates_, lora_, false, dx);
+  gate_.Backward(mlp_.x, dgates_, lora_, false, dx);
+  up_.Backward(mlp_.x, dups, lora_, true, dx);
 }
 
 void BlockPass::AttentionBackward(const StreamGradient& stream) {
-  const DeviceMatrix<const float> dupdate = UpdateGradient(attention_update_norm_, attention_update_, stream.gradient);
+  const DeviceMatrix<const float> dupdate = UpdateGradient(attention_, stream.gradient);
   const bool inner = stream.wanted || AttentionInnerTrained();
-  o_.Backward(attention_.out, dupdate, lora_, false, inner ? dattended_ : DeviceMatrix<float>());
+  attention_.last.Backward(heads_.out, dupdate, lora_, false, inner ? dattended_ : DeviceMatrix<float>());
   if (!inner) return;
-  ops_.AttentionGradient(attention_, dattended_, dquery_, dkey_, dvalue_);
+  ops_.AttentionGradient(heads_, dattended_, dquery_, dkey_, dvalue_);
   ops_.RopeGradient(block_.layer, Rotated::kQueries, dquery_);
   ops_.RopeGradient(block_.layer, Rotated::kKeys, dkey_);
   if (config_.block.qk_norm) {
     ops_.RmsNormHeadsGradient(raw_query_, q_norm_.operands.weight, dquery_, dquery_, q_norm_.gradients.weight);
     ops_.RmsNormHeadsGradient(raw_key_, k_norm_.operands.weight, dkey_, dkey_, k_norm_.gradients.weight);
   }
-  const bool input = stream.wanted || attention_norm_.Trained();
+  const bool input = stream.wanted || attention_.norm.Trained();
   const DeviceMatrix<float> dx = input ? dx_ : DeviceMatrix<float>();
-  q_.Backward(x_, dquery_, lora_, false, dx);
-  k_.Backward(x_, dkey_, lora_, true, dx);
-  v_.Backward(x_, dvalue_, lora_, true, dx);
+  q_.Backward(attention_.x, dquery_, lora_, false, dx);
+  k_.Backward(attention_.x, dkey_, lora_, true, dx);
+  v_.Backward(attention_.x, dvalue_, lora_, true, dx);
 }
 
 }  // namespace shiftrt

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of a block (engine/block.h) over the operations of a device, for inference on the CPU and for training on
+// every device, and beside them the pass backwards.
+#pragma once
+
+#include "engine/block.h"
+#include "engine/projection.h"
+
+namespace shiftrt {
+
+class BlockPass final : private Block {
+ public:
+  BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping keeping);
+  // Takes its memory from the arenas, before anything else is called.
+  void LayOut(const Arenas& arenas, int64_t tokens);
+
+  // h += the update of the half. With kActivations, leaves what Backward() reads. `slot` is the attention's in the
+  // call's cache.
+  void Attention(DeviceMatrix<float> h, int64_t slot);
+  void Mlp(DeviceMatrix<float> h);
+  // Computes what Backward() reads, from the stream before the block, and no more.
+  void Recompute(DeviceMatrix<const float> h);
+  void Backward(const StreamGradient& stream);
+
+  // The input of the last projection of the half that ran last, (tokens, query_dim) or (tokens, intermediate), and with
+  // kUpdates what the half added to the stream.
+  const DeviceMatrix<float>& heads() const { return heads_.out; }
+  const DeviceMatrix<float>& activation() const { return activation_; }
+  const DeviceMatrix<float>& attention_update() const { return attention_.added; }
+  const DeviceMatrix<float>& mlp_update() const { return mlp_.added; }
+
+ private:
+  struct Norm {
+    NormOperands operands;
+    NormGradients gradients;
+    bool Trained() const { return !gradients.weight.empty() || !gradients.bias.empty(); }
+  };
+  Norm NormOf(TensorView BlockWeights::*weight) const {
+    return {{OperandOf(pass_, stage_, weight)}, {GradientOf(stage_, weight)}};
+  }
+  Norm NormOf(TensorView BlockWeights::*weight, TensorView BlockWeights::*bias) const {
+    return {{OperandOf(pass_, stage_, weight), OperandOf(pass_, stage_, bias)},
+            {GradientOf(stage_, weight), GradientOf(stage_, bias)}};
+  }
+  // A half; matrices are (tokens, hidden).
+  struct Half {
+    Norm norm, update_norm;
+    Projection last;                              // o or down
+    DeviceMatrix<float> x = {};                   // the normed input, which the halves of a parallel block may share
+    DeviceMatrix<float> update = {}, added = {};  // the update before its norm, and as it is added to the stream
+  };
+  Half& Of(Halves half) { return half == Halves::kMlp ? mlp_ : attention_; }
+  // The norm in front of a half.
+  Norm InputNormOf(TensorView BlockWeights::*weight, TensorView BlockWeights::*bias) const;
+
+  bool keeps() const { return keeping_ == Keeping::kActivations; }
+  bool parallel() const { return IsParallel(block_); }
+  void NormInput(const BlockStage&, Halves half) override;
+  void Attend(const BlockStage&, int64_t slot) override;
+  void Gate(const BlockStage&) override;
+  void Finish(const BlockStage&, Halves half) override;
+  // activation_ from gates_ and ups_.
+  void Activate();
+  // True if the last product of the half that runs is wanted: for the stream, or because the gradient of its norm reads
+  // it.
+  bool WantsUpdate() const { return !to_.empty() || config_.block.update_norms; }
+
+  // Turns the gradient of what was added into that of the update before its norm, in dx_; without a norm they are the
+  // same.
+  DeviceMatrix<const float> UpdateGradient(const Half& half, DeviceMatrix<const float> gradient);
+  // `stream.gradient` is that of what the half added. Leaves that of what the half's norm gave, in dmlp_x_ or dx_, if
+  // the stream before the half or the norm needs it.
+  void MlpBackward(const StreamGradient& stream);
+  void AttentionBackward(const StreamGradient& stream);
+  // From dx, the gradient of what the half's norm gave. `stream.input` is the stream before the half. If wanted, the
+  // gradient becomes that before the half.
+  void NormBackward(const Norm& norm, DeviceMatrix<float> dx, const StreamGradient& stream);
+
+  bool AttentionInnerTrained() const {
+    return q_.Trained() || k_.Trained() || v_.Trained() || q_norm_.Trained() || k_norm_.Trained() ||
+           attention_.norm.Trained();
+  }
+  bool AttentionTrained() const {
+    return AttentionInnerTrained() || attention_.last.Trained() || attention_.update_norm.Trained();
+  }
+
+  const StagePass pass_;
+  const TrainedStage stage_;
+  const Keeping keeping_;
+  Ops& ops_;
+  const ModelConfig& config_;
+  const BlockStage& block_;
+
+  Projection q_, k_, v_, gate_, up_;
+  Norm q_norm_, k_norm_;
+  Half attention_, mlp_;
+
+  // The half that runs reads the stream `from_`, and writes it with the update added to `to_`, which may be `from_`. An
+  // empty `to_` stands for a stream that nobody reads.
+  DeviceMatrix<const float> from_;
+  DeviceMatrix<float> to_;
+
+  // Other activations.
+  AttentionActivations heads_;               // with the rotated queries and keys
+  DeviceMatrix<float> raw_query_, raw_key_;  // before their norms; empty without these
+  DeviceMatrix<float> mid_;                  // (tokens, hidden): the stream between the halves
+  DeviceMatrix<float> gates_, ups_;  // (tokens, intermediate); without gate, gates_ has the up projection's output
+  DeviceMatrix<float> activation_;   // (tokens, intermediate); in the place of the gates unless these are kept
+  // Gradients. That of up takes the place of the activation.
+  DeviceMatrix<float> dx_, dmlp_x_, dgates_, dattended_, dquery_, dkey_, dvalue_;
+  LoraScratch lora_;
+};
+
+}  // namespace shiftrt
