@@ -94,7 +94,7 @@ struct RightColumns {
 template <typename Left, typename Right>
 void Blocked(const Context& context, const Left& left, const Right& right, int64_t all, bool accumulate,
              MatrixView<float> y) {
-  if (all == 0) return;
+  if (all == 0 || y.rows == 0) return;
   const BlockProduct& product = right.product;
   const int64_t mr = product.tile_rows, nr = product.tile_cols, panels = RoundUp(y.cols, nr) / nr;
   const int64_t least_blocks = RoundUp(all, product.max_depth) / product.max_depth;
