@@ -139,7 +139,7 @@ void AddInner(const LowRankTerm<Right>& low, const LeftPanels& panels, int64_t f
 template <typename Left, typename Right>
 void Blocked(const Context& context, const Left& left, const Right& right, int64_t all, bool accumulate,
              MatrixView<float> y, const LowRankTerm<Right>* low = nullptr) {
-  if (all == 0) return;
+  if (all == 0 || y.rows == 0) return;
   const BlockProduct& product = right.product;
   const int64_t mr = product.tile_rows, nr = product.tile_cols, panels = RoundUp(y.cols, nr) / nr;
   const int64_t least_blocks = RoundUp(all, product.max_depth) / product.max_depth;

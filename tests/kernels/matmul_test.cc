@@ -271,6 +271,7 @@ TEST_P(MatMulTest, NothingToSumGivesTheBias) {
   }
   const Stored w = Stored::Normal(DType::kFloat32, {9, 4}, 2);
   MatMul(context_, Padded(0, 4).view(), w.view, bias.view, false, Padded(0, 9).view());
+  MatMulInputGradient(context_, Padded(0, 9).view(), w.view, false, Padded(0, 4).view());
 }
 
 TEST_P(MatMulTest, RefusesWhatDoesNotFit) {
