@@ -78,7 +78,7 @@ TEST_F(CommunicatorOnGpu, TheFirstHoldsTheSumOfAll) {
           sum += round * host[device][i];
           size += round * std::abs(host[device][i]);
         }
-        ASSERT_TRUE(gpu::Close(now[0][i], sum, 2 * devices * 0x1p-53 * size, i));
+        ASSERT_TRUE(test::Close(now[0][i], sum, 2 * devices * 0x1p-53 * size, i));
       }
     }
   }
