@@ -34,7 +34,7 @@ struct LossSum {
 
 // The teacher's residual stream behind a block that the plan runs, too.
 struct TeacherStream {
-  size_t stage = 0;            // of the plan: the last one of that block
+  size_t stage = 0;            // index into the plan's stages: the last stage of that block
   const Rows* rows = nullptr;  // (tokens, hidden)
 };
 

@@ -158,18 +158,25 @@ void DevicePlanner::Whole(DevicePlan& plan) const {
 
 void DevicePlanner::Split(DevicePlan& plan) const {
   plan.stream_bytes = kFloat * config_.hidden;
-  int64_t collecting = 0;  // stages
+  int64_t collecting = 0;     // stages
+  double window_streams = 0;  // streams of each window token that are sent, over all variants
   for (const ModelShare& share : CutModel(config_, plan_, plan.stages)) {
     const PlannedMemory memory = MemoryOf(share, plan);
     if (memory.most() > plan.memory.most()) plan.memory = memory;
     if (share.begin < outline_.tapped) ++collecting;
+    if (share.begin == 0) continue;
+    // The shared blocks' stream crosses every border. The original continues before the first removed layer, and the
+    // other variants continue behind the first removed run.
+    window_streams += 1;
+    if (job_.variants > 1 && share.begin > outline_.shared) window_streams += 1;
+    if (share.begin > outline_.behind) window_streams += static_cast<double>(job_.variants - 1);
   }
   // Tokens, once for every stage that takes their stream over.
   const auto fitted = static_cast<double>(outline_.fit.tokens());
   const double collected = fitted + static_cast<double>(outline_.heldout.tokens());
   const auto borders = static_cast<double>(plan.stages - 1);
-  double streams =
-      borders * static_cast<double>(job_.variants) * static_cast<double>(outline_.windows.tokens() + job_.decoded);
+  double streams = window_streams * static_cast<double>(outline_.windows.tokens()) +
+                   borders * static_cast<double>(job_.variants * job_.decoded);
   if (outline_.selects) streams += borders * fitted;
   if (outline_.collected > 0 && !outline_.loads) {
     streams += static_cast<double>(plan.passes * (collecting - 1)) * collected;

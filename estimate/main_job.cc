@@ -84,6 +84,10 @@ JobOutline OutlineOf(const MainJob& job) {
   outline.collected = !correction.needs_sums() ? 0 : shift.gram.all_layers ? config.layers : outline.sites;
   const bool known = !outline.removed.empty() && !shift.gram.all_layers;
   outline.tapped = known ? outline.removed.back().layer + 1 : config.layers;
+  if (!outline.removed.empty()) {
+    outline.shared = outline.removed.front().layer;
+    outline.behind = RunsOf(outline.removed).front().last() + 1;
+  }
   outline.mode = ModeOf(shift, false);
   if (outline.mode == Calibration::kDrift) {
     const int64_t first = known ? outline.removed.front().layer : 0;
@@ -149,7 +153,8 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
     case Step::kReduce:
       return {0, 0, job.shift.correction->has_rank() ? sites * ReduceFlops(job.shift.fit.rank, config.hidden) : 0};
     case Step::kEvaluate:
-      return {variants * blocks(outline.windows, config.layers) +
+      return {variants * blocks(outline.windows, config.layers) -
+                  static_cast<double>(job.variants - 1) * blocks(outline.windows, outline.shared) +
                   static_cast<double>(job.variants) * HeadFlops(config, outline.windows.count * (job.window - 1)),
               0, 0};
     case Step::kDecode: {

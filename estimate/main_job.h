@@ -55,6 +55,8 @@ struct JobOutline {
   int64_t again = 0;               // kept blocks that calibration mode drift runs on the corrected stream too, at most
   int64_t rank = 0;                // the rank of the adapters; 0: full maps, or none
   int64_t adapter_parameters = 0;  // parameters of all adapters together, at most
+  int64_t shared = 0;              // blocks before the first removed one, which an evaluation runs once; 0: unknown
+  int64_t behind = 0;              // the first layer behind the first removed run; 0: unknown
   bool selects = false;            // layers are selected by a pass over the calibration text
   SelectionPass pass;              // the work of that pass for the calibration, if one device does the job
   bool loads = false;              // sums come from files, so that no pass over text collects them

@@ -69,6 +69,7 @@ EvalCost CostOf(const Work& work, const std::vector<PackedBatch>& batches) {
 
 std::vector<DepthPlan> PlansOf(const std::vector<Variant>& variants) {
   std::vector<DepthPlan> plans;
+  plans.reserve(variants.size());
   for (const Variant& variant : variants) plans.push_back(variant.plan);
   return plans;
 }

@@ -9,7 +9,7 @@
 
 namespace shiftrt {
 
-Trunk::Trunk(const Context& context, std::shared_ptr<const Weights> weights, std::vector<DepthPlan> plans)
+Trunk::Trunk(const Context& context, const std::shared_ptr<const Weights>& weights, std::vector<DepthPlan> plans)
     : plans_(std::move(plans)) {
   Check(!plans_.empty(), "there is no plan to run");
   std::vector<Stage> stages = plans_.front().stages;

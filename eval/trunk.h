@@ -14,7 +14,7 @@ namespace shiftrt {
 class Trunk {
  public:
   // `plans`: at least one.
-  Trunk(const Context& context, std::shared_ptr<const Weights> weights, std::vector<DepthPlan> plans);
+  Trunk(const Context& context, const std::shared_ptr<const Weights>& weights, std::vector<DepthPlan> plans);
 
   int64_t shared_stages() const { return shared_; }
   size_t plans() const { return plans_.size(); }

@@ -75,10 +75,11 @@ std::shared_ptr<const void> ReserveAddresses(int64_t bytes) {
 
 void ReleasePages(std::span<const std::byte> mapped) {
   // Only whole pages are released, because the others hold neighbouring bytes too.
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size()) / page * page;
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t skipped = (page - reinterpret_cast<uintptr_t>(mapped.data()) % page) % page;
+  if (mapped.size() < skipped + page) return;
+  const size_t whole = (mapped.size() - skipped) / page * page;
+  ::madvise(const_cast<std::byte*>(mapped.data()) + skipped, whole, MADV_DONTNEED);
 }
 
 }  // namespace shiftrt

@@ -22,7 +22,7 @@ struct DumpOptions {
 std::vector<int32_t> ReadTokens(const std::string& argument) {
   std::error_code not_a_name;
   const bool file = std::filesystem::is_regular_file(argument, not_a_name);
-  const std::vector<int32_t> ids = ParseTokenIds(file ? ReadFileText(argument) : argument);
+  std::vector<int32_t> ids = ParseTokenIds(file ? ReadFileText(argument) : argument);
   if (ids.empty()) FailUsage("--tokens names no token");
   return ids;
 }

@@ -38,16 +38,15 @@ struct GroupRow {
 };
 // The first row that has an option decides.
 constexpr GroupRow kGroups[] = {
-    {"Many prompts", "--prompts --batch --limit --prompt-tokens", "generate"},
+    {"Many prompts", "--prompts --batch --limit --prompt-tokens --out", "generate"},
     {"Model", "--model --offline --lora --dtype --check-weights"},
     {"Layers and their repair",
      "--recipe --prune --correction --lra --calibration-mode --token-weight --heal --span --gate --lambda "
      "--penalize-bias --factorize --merge --preset --seeds"},
     {"Training",
      "--method --adapters --head --targets --rank --alpha --dropout --layers --replacement --keep-correction --loss "
-     "--match-streams "
-     "--epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip --validate-every "
-     "--checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text"},
+     "--match-streams --epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip "
+     "--validate-every --checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text"},
     {"Texts", "--calib --samples --length --divide --validation --train-on-inputs --text --text-tokens --protocol"},
     {"Calibration sums", "--save-gram --gram-layers --load-gram --memory"},
     {"Zero-shot suites",

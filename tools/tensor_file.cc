@@ -7,6 +7,7 @@ namespace shiftrt {
 
 void WriteTensors(const std::string& file, const std::vector<FileMatrix>& tensors) {
   std::vector<NamedTensor> named;
+  named.reserve(tensors.size());
   for (const auto& [name, rows, values] : tensors)
     named.push_back({name, {values.data(), DType::kFloat32, {rows, std::ssize(values) / rows}}});
   WriteSafetensors(file, named);

@@ -97,7 +97,7 @@ void Rows(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtyp
 template <typename V, int kRows>
 int64_t PackPairsTransposed(const BFloat16* w, int64_t stride, int64_t rows, int64_t depth, float* out) {
   using Int = typename V::Int;
-  constexpr int kWidth = V::kWidth, kStored = kRows < kWidth ? kRows : kWidth;
+  constexpr int64_t kWidth = V::kWidth, kStored = kRows < kWidth ? kRows : kWidth;
   int64_t k = 0;
   for (; k + 2 * kWidth <= depth; k += 2 * kWidth) {
     for (int64_t first = 0; first < kRows; first += kStored) {
@@ -112,7 +112,7 @@ int64_t PackPairsTransposed(const BFloat16* w, int64_t stride, int64_t rows, int
       for (int i = 0; i < kStored; ++i) __builtin_prefetch(w + (first + i + kRows) * stride + k);
       V::Transpose(square);
 #pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) {
+      for (int64_t i = 0; i < kWidth; ++i) {
         const Int low = (Int)square[i] << 16, high = (Int)square[i] & static_cast<int32_t>(0xffff0000);
         std::memcpy(out + (k + 2 * i) * kRows + first, &low, kStored * sizeof(float));
         std::memcpy(out + (k + 2 * i + 1) * kRows + first, &high, kStored * sizeof(float));
@@ -284,7 +284,7 @@ void MultiplyBlock(const PackedBlock& block, bool accumulate, float* y, int64_t 
     float* out = y + i * stride;
     if (block.cols == kCols) {
       // The last rows take a lower tile if it has room for them.
-      constexpr int kThird = V::kTileRows / 3;
+      constexpr int64_t kThird = V::kTileRows / 3;
       const auto sum_tile = rows <= kThird       ? &SumTile<V, 2, kThird>
                             : rows <= 2 * kThird ? &SumTile<V, 2, 2 * kThird>
                                                  : &SumTile<V, 2>;

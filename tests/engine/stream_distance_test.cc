@@ -131,7 +131,7 @@ TEST_P(StreamDistance, HasTheValueOfAComputationInFloat64AndItsGradientsAreCentr
     const Floats gradient(of.data, of.data + of.rows * of.cols);
     double squares = 0;
     for (const float g : gradient) squares += static_cast<double>(g) * g;
-    if (squares == 0) continue;  // of keys' biases, which cancel in the softmax
+    if (squares == 0) continue;  // a bias of keys cancels in the softmax
     auto* const value = const_cast<float*>(parameter.value.host().data);
     const Floats before(value, value + gradient.size());
     const double step = 0.01 / std::sqrt(squares);
