@@ -32,8 +32,8 @@ PAPER7 = "boolq,piqa,hellaswag,winogrande,arc_easy,arc_challenge,openbookqa"
 def run_ours(args, name, scratch):
     result = scratch / "ours.json"
     subprocess.run([args.shiftrt, "eval", "--model", args.model, "--tasks", name, "--limit", str(args.limit), "--data",
-                    args.data, "--threads", str(args.threads), "--journal", scratch / "journal", "--quiet", "--json",
-                    result], check=True, stdout=subprocess.DEVNULL)
+                    args.data, "--threads", str(args.threads), "--products", args.products, "--journal",
+                    scratch / "journal", "--quiet", "--json", result], check=True, stdout=subprocess.DEVNULL)
     return json.loads(result.read_text())["tasks"][0]
 
 
@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--batch", type=int, default=8, help="the reference's batch size")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="the reference's")
+    parser.add_argument("--products", default="float32", choices=["float32", "bfloat16"], help="shiftrt's")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -85,8 +86,9 @@ def main():
         tokens = [sum(rounds[0][n][key] for n in chosen) for key in ("tokens_computed", "tokens_requested")]
         print(f"{label:14}{ours:10.2f}{theirs:11.2f}{ratio:8.2f}  {tokens[0]} / {tokens[1]} = {tokens[0] / tokens[1]:.2f}")
     if args.json:
-        args.json.write_text(json.dumps({**provenance(), "model": args.model.name, "threads": args.threads, "limit": args.limit,
-                                         "batch": args.batch, "dtype": args.dtype, "rounds": rounds}, indent=2) + "\n")
+        args.json.write_text(json.dumps({**provenance(), "model": args.model.name, "threads": args.threads,
+                                         "limit": args.limit, "batch": args.batch, "dtype": args.dtype, "products": args.products,
+                                         "rounds": rounds}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
