@@ -70,11 +70,6 @@ FinetuneOptions OptionsOf(const FinetuneSettings& settings, const TrainingTexts&
                        .adapters = settings.adapters,
                        .seed = settings.seed};
   options.loss = ParseLoss(Name(settings.loss));
-  if (!(settings.match_streams >= 0)) FailUsage(Field("match_streams"), "{} is below 0", settings.match_streams);
-  if (settings.match_streams > 0 && options.loss.divergence == 0)
-    FailUsage(Field("match_streams"), "{}: it compares streams with the original model's; use the loss kl or both",
-              settings.match_streams);
-  options.loss.distance = static_cast<float>(settings.match_streams);
   options.replacement = {settings.replacement, settings.keep_correction};
   TrainingOptions& training = options.training;
   const double rate = settings.rate > 0 ? settings.rate : DefaultRate(settings.method, hidden);

@@ -121,12 +121,6 @@ struct GradientEngine::Impl {
   LossSum Head(const Batch& batch, const Predicted& predicted, double scale, DeviceMatrix<const float> stream,
                DeviceMatrix<float> gradient, const LossKind& kind, bool measure_only = false);
   LossSum MeasuredHead(const Predicted& predicted, DeviceMatrix<const float> stream);
-  // The norm through which the model reads the stream behind the block `layer`.
-  NormOperands NormBehind(int64_t layer) const;
-  // Returns the distance of LossKind of the stream h behind a block from the teacher's, and adds `scale` times its
-  // gradient to `gradient`.
-  double Distance(const TeacherStream& teacher, DeviceMatrix<const float> h, double scale,
-                  DeviceMatrix<float> gradient);
   bool Trains() const;
   // Throws Error where the model is at fault, and returns where what is trained is: the caller knows how.
   void ExplainNotFinite(const Batch& batch, double loss, bool dropout);
@@ -218,34 +212,6 @@ LossSum GradientEngine::Impl::MeasuredHead(const Predicted& predicted, DeviceMat
     }
   }
   return sum;
-}
-
-NormOperands GradientEngine::Impl::NormBehind(int64_t layer) const {
-  if (layer + 1 == config().layers) return {weights().final_norm, weights().final_norm_bias};
-  const BlockWeights& next = weights().blocks[layer + 1];
-  if (config().block.shared_norm) return {next.shared_norm, next.shared_norm_bias};
-  return {next.input_norm, next.input_norm_bias};
-}
-
-double GradientEngine::Impl::Distance(const TeacherStream& teacher, DeviceMatrix<const float> h, double scale,
-                                      DeviceMatrix<float> gradient) {
-  const NormOperands norm = NormBehind(plan.stages[teacher.stage].block().layer);
-  const auto lay_out = [&](Arena arena) {
-    const std::array<DeviceMatrix<float>, 2> parts = {arena.Get(h.rows, h.cols), arena.Get(h.rows, h.cols)};
-    return std::pair(parts, arena.peak());
-  };
-  const auto [difference, target] = lay_out(Arena(layers.Scratch(lay_out(Arena()).second))).first;
-  DeviceMemory copy;
-  ops().Norm(ops().Here(*teacher.rows, copy), norm, target);
-  ops().Norm(h, norm, difference);
-  const double squares = ops().SumOfSquares(target);
-  if (squares == 0) return 0;
-  ops().Scale(-1, target);
-  ops().AddTo(target, difference);
-  const double distance = ops().SumOfSquares(difference) / squares;
-  ops().Scale(static_cast<float>(2 * scale / squares), difference);
-  ops().NormGradient(h, norm, difference, /*accumulate=*/true, gradient, {});
-  return distance;
 }
 
 bool GradientEngine::Impl::Trains() const {
@@ -368,19 +334,14 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
   impl.KeepActivations(lowest, tokens, keeper);
   impl.Run(impl.From(batch, from), {.stream = stream(0), .first = from.stage, .dropout = true, .keeper = &keeper});
   const DeviceMatrix<float> gradient = backwards ? stream(kept) : DeviceMatrix<float>();
-  LossSum loss = impl.Head(batch, predicted, scale, stream(kept - 1), gradient, kind);
+  const LossSum loss = impl.Head(batch, predicted, scale, stream(kept - 1), gradient, kind);
   if (!std::isfinite(loss.loss)) {
     impl.ExplainNotFinite(batch, loss.loss, /*dropout=*/true);
     return loss;
   }
-  const double share = kind.distance * loss.weight / static_cast<double>(std::max<size_t>(1, kind.streams.size()));
-  for (size_t stage = stages; stage-- > lowest;) {
-    for (const TeacherStream& teacher : kind.streams)
-      if (teacher.stage == stage)
-        loss.loss += share * impl.Distance(teacher, stream(stage - lowest + 1), scale * share, gradient);
+  for (size_t stage = stages; stage-- > lowest;)
     impl.layers.Backward(stage, plan().stages[stage], {stream(stage - lowest), gradient, stage > lowest},
                          keeper.stages[stage].activations);
-  }
   return loss;
 }
 

@@ -32,22 +32,11 @@ struct LossSum {
   }
 };
 
-// The teacher's residual stream behind a block that the plan runs, too.
-struct TeacherStream {
-  size_t stage = 0;            // index into the plan's stages: the last stage of that block
-  const Rows* rows = nullptr;  // (tokens, hidden)
-};
-
-// Cross entropy with the text, divergence from the original model's predictions, KL(teacher || student), and distance
-// from its streams.
+// Cross entropy with the text, and divergence from the original model's predictions: KL(teacher || student).
 struct LossKind {
   float cross_entropy = 1;
   float divergence = 0;           // needs the teacher's stream
   const Rows* teacher = nullptr;  // its residual stream after the last stage, (tokens, hidden), before the final norm
-  // The weight of the mean of |n(h) - n(g)|^2 / |n(g)|^2 over `streams`. h is the stream (tokens, hidden) behind the
-  // stage, g is the teacher's, and n is the norm through which the model reads the stream there. Of Step() alone.
-  float distance = 0;
-  std::span<const TeacherStream> streams = {};
 };
 
 // A pass begins before the stage `stage` of the plan, with the stream `rows` (tokens, hidden) of another pass that ran
@@ -81,12 +70,11 @@ class GradientEngine {
   void Set(TrainedParameters parameters);
 
   // Loss and gradients of one batch, both ways through all stages: adds the gradient of `scale` times the loss to every
-  // parameter that has one, and returns the loss unscaled. The distance of streams counts as often as the targets
-  // weigh together; streams below the lowest stage with a gradient do not count. No sequence of the batch may have a
-  // parent. Nothing below the lowest stage with a gradient is passed backwards, and the pass may begin at that stage at
-  // the latest. Throws Error for a loss that is not finite because of the model: it names the first stage behind which
-  // the stream is not, and the stored tensor that is not. Where only what is trained can be at fault, such a loss is
-  // returned, and no gradient is added.
+  // parameter that has one, and returns the loss unscaled. No sequence of the batch may have a parent. Nothing below
+  // the lowest stage with a gradient is passed backwards, and the pass may begin at that stage at the latest. Throws
+  // Error for a loss that is not finite because of the model: it names the first stage behind which the stream is not,
+  // and the stored tensor that is not. Where only what is trained can be at fault, such a loss is returned, and no
+  // gradient is added.
   LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {},
                const PassStart& from = {});
   // The loss alone, without dropout.

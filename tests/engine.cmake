@@ -1,5 +1,5 @@
 shiftrt_test(decoder SOURCES engine/decoder_test.cc engine/generate_test.cc engine/halves_test.cc engine/loss_test.cc engine/split_test.cc DEPENDS shiftrt_eval)
-shiftrt_test(gradients SOURCES engine/device_matrix_test.cc engine/gradients_test.cc engine/stream_distance_test.cc DEPENDS shiftrt_engine)
+shiftrt_test(gradients SOURCES engine/device_matrix_test.cc engine/gradients_test.cc DEPENDS shiftrt_engine)
 
 set(SHIFTRT_TEST_DATA "" CACHE PATH "Directory of checkpoints to test with that are not in the repository (CONTRIBUTING.md)")
 shiftrt_test(trained SOURCES engine/trained_test.cc DEPENDS shiftrt_engine)

@@ -60,7 +60,6 @@ void TakePreset(const CLI::App& app, FinetuneCommand& options) {
   take("--epochs", options.settings.epochs, preset.epochs);
   take("--rate", options.settings.rate, preset.rate);
   take("--loss", options.loss, Name(preset.loss));
-  take("--match-streams", options.settings.match_streams, preset.match_streams);
   take("--schedule", options.schedule, Name(preset.decay));
   take("--validate-every", options.settings.validate_every, preset.validate_every);
   take("--keep-best", options.settings.keep_best, preset.keep_best);
@@ -123,7 +122,7 @@ void RefuseStrangers(const CLI::App& app, Method method) {
   for (const char* option : {"--rank", "--alpha", "--dropout", "--targets", "--merge-lora"}) refuse(option, lora);
   refuse("--layers", method == Method::kPartial);
   for (const char* option : {"--replacement", "--keep-correction"}) refuse(option, replacement);
-  for (const char* option : {"--loss", "--match-streams", "--head", "--adapters"}) refuse(option, !replacement);
+  for (const char* option : {"--loss", "--head", "--adapters"}) refuse(option, !replacement);
   refuse("--adapters", method != Method::kAdapters);
 }
 
@@ -383,11 +382,6 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   app.add_option("--loss", options->loss,
                  "ce: cross entropy with the text; kl: divergence from the predictions of the original model, which\n"
                  "runs beside over the same weights; both: half of each")
-      ->capture_default_str();
-  app.add_option("--match-streams", options->settings.match_streams,
-                 "kl, both: add the distance of the residual streams behind the first removed block from those of the\n"
-                 "original model to the loss, times this number (0: not; docs/training.md#loss)")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   AddTrainingOptions(app, *options);
   app.add_option("--save", options->save, "write the result to this directory")->check(DirectoryOutput())->required();

@@ -42,7 +42,6 @@ constexpr FieldFlag kFlags[] = {
     {"lora.rank", "--rank"},
     {"lora.targets", "--targets"},
     {"loss", "--loss"},
-    {"match_streams", "--match-streams"},
     {"method", "--method"},
     {"keep_best", "--keep-best"},
     {"keep_correction", "--keep-correction"},

@@ -45,8 +45,8 @@ constexpr GroupRow kGroups[] = {
      "--penalize-bias --factorize --merge --preset --seeds"},
     {"Training",
      "--method --adapters --head --targets --rank --alpha --dropout --layers --replacement --keep-correction --loss "
-     "--match-streams --epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip "
-     "--validate-every --checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text"},
+     "--epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip --validate-every "
+     "--checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text"},
     {"Texts", "--calib --samples --length --divide --validation --train-on-inputs --text --text-tokens --protocol"},
     {"Calibration sums", "--save-gram --gram-layers --load-gram --memory"},
     {"Zero-shot suites",

@@ -84,11 +84,9 @@ void TakeInCorrection(const std::vector<Stage>& stages, ReplacedRun& run) {
 }  // namespace
 
 std::string LossMix::Name() const {
-  std::string name = fmt::format("{:g} ce + {:g} kl", cross_entropy, divergence);
   for (const NamedMix& known : kMixes)
-    if (known.mix.cross_entropy == cross_entropy && known.mix.divergence == divergence) name = known.name;
-  if (distance != 0) name += fmt::format(" + {:g} streams", distance);
-  return name;
+    if (known.mix.cross_entropy == cross_entropy && known.mix.divergence == divergence) return known.name;
+  return fmt::format("{:g} ce + {:g} kl", cross_entropy, divergence);
 }
 
 LossMix ParseLoss(const std::string& name) {
@@ -111,31 +109,7 @@ LanguageObjective::LanguageObjective(const Context& context, const std::shared_p
            shared_stream_.Set(rows);
            shared_rows_ = shared_stream_.rows();
          }});
-  if (mix.distance > 0) CompareStreams(weights->config.layers, taps);
   teacher_ = std::make_unique<Decoder>(context, weights, teacher, std::move(taps));
-}
-
-void LanguageObjective::CompareStreams(int64_t layers, std::vector<Tap>& taps) {
-  const std::vector<Stage>& stages = engine_.plan().stages;
-  std::vector<size_t> last(layers, stages.size());  // stage of each layer
-  std::vector<bool> whole(layers);
-  for (size_t stage = 0; stage < stages.size(); ++stage) {
-    if (IsAdapter(stages[stage])) continue;
-    const BlockStage& block = stages[stage].block();
-    last[block.layer] = stage;
-    whole[block.layer] = block.halves == Halves::kBoth;
-  }
-  const auto first = std::find(whole.begin(), whole.end(), false) - whole.begin();
-  for (int64_t layer = first; layer < layers; ++layer) {
-    if (last[layer] == stages.size()) continue;
-    streams_.push_back({.stage = last[layer]});
-    KeptRows& kept = *kept_streams_.emplace_back(std::make_unique<KeptRows>());
-    taps.push_back({layer, TapPoint::kOutput, [&kept](const Rows& rows, const Batch&) { kept.Set(rows); }});
-  }
-  if (streams_.empty())
-    FailUsage(Field("match_streams"), "no block runs behind one that was removed, so that no stream can be compared");
-  stream_rows_.resize(streams_.size());
-  for (size_t i = 0; i < streams_.size(); ++i) streams_[i].rows = &stream_rows_[i];
 }
 
 LossSum LanguageObjective::Step(const TrainingBatch& batch, uint64_t pass, double scale) {
@@ -154,10 +128,8 @@ LossSum LanguageObjective::Validate(const TrainingBatch& batch) {
 }
 
 LossKind LanguageObjective::Taught(const Batch& batch, const LossMix& mix) {
-  if (teacher_ == nullptr) return {mix.cross_entropy, mix.divergence};
-  taught_ = teacher_->Forward(batch);
-  for (size_t i = 0; i < streams_.size(); ++i) stream_rows_[i] = kept_streams_[i]->rows();
-  return {mix.cross_entropy, mix.divergence, &taught_, mix.distance, streams_};
+  if (teacher_ != nullptr) taught_ = teacher_->Forward(batch);
+  return {mix.cross_entropy, mix.divergence, teacher_ != nullptr ? &taught_ : nullptr};
 }
 
 ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement) {

@@ -15,9 +15,8 @@ namespace shiftrt {
 struct LossMix {
   float cross_entropy = 1;  // with the text
   float divergence = 0;     // KL(original model || this one), over the whole vocabulary
-  float distance = 0;       // from the streams of the original model, as LossKind::distance
 
-  std::string Name() const;  // as ParseLoss takes it, and the distance
+  std::string Name() const;  // as ParseLoss takes it
 };
 // "ce", "kl", or "both" with a half each. Throws UsageError for another word.
 LossMix ParseLoss(const std::string& name);
@@ -27,9 +26,7 @@ LossMix ParseLoss(const std::string& name);
 class LanguageObjective : public Objective {
  public:
   // `parameters`: where the engine finds values and adds gradients; both outlive the object. A mix with a divergence
-  // needs the teacher's plan over the same weights; one with a distance needs both, and compares the streams behind
-  // every block from the first one on that the engine's plan does not run whole. Throws UsageError with the field
-  // "match_streams" if there is no such block. The teacher's pass also gives the stream behind the leading blocks
+  // needs the teacher's plan over the same weights. The teacher's pass also gives the stream behind the leading blocks
   // that the engine's plan has in common with it and that are not trained, so that these run once.
   LanguageObjective(const Context& context, const std::shared_ptr<const Weights>& weights, GradientEngine& engine,
                     TrainedParameters parameters, const LossMix& mix, const DepthPlan& teacher);
@@ -40,9 +37,7 @@ class LanguageObjective : public Objective {
   LossSum Validate(const TrainingBatch& batch) override;
 
  private:
-  // Finds the streams to compare, and taps the teacher there.
-  void CompareStreams(int64_t layers, std::vector<Tap>& taps);
-  // Runs the teacher, if there is one: its streams become a part of the loss.
+  // Runs the teacher, if there is one: its stream becomes a part of the loss.
   LossKind Taught(const Batch& batch, const LossMix& mix);
   PassStart From() const { return shared_ > 0 ? PassStart{shared_, &shared_rows_} : PassStart(); }
 
@@ -54,10 +49,6 @@ class LanguageObjective : public Objective {
   Rows shared_rows_;                  // of it
   std::unique_ptr<Decoder> teacher_;  // its tap fills that
   Rows taught_;                       // the teacher's stream
-  // Streams of the teacher that are compared, which its taps fill.
-  std::vector<std::unique_ptr<KeptRows>> kept_streams_;
-  std::vector<Rows> stream_rows_;
-  std::vector<TeacherStream> streams_;
 };
 
 // The blocks that stand for runs of removed layers.

@@ -112,12 +112,7 @@ struct FinetuneSettings {
   bool head = false;                                ///< train the head too
   bool adapters = false;                            ///< train the adapters too
   TrainingLoss loss = TrainingLoss::kCrossEntropy;  ///< not of kReplacement, which minimises the stream's error
-  /// With a divergence in the loss: adds the distance of the residual streams from those of the original model, times
-  /// this. The distance is the mean of |n(h) - n(g)|^2 / |n(g)|^2 over the blocks behind the first removed one, where h
-  /// is the stream behind a block, g is that of the original model, and n is the norm that reads it there. 0: it is
-  /// not a part of the loss.
-  double match_streams = 0;
-  Halves replacement = Halves::kBoth;  ///< for kReplacement: a whole block, or kMlp
+  Halves replacement = Halves::kBoth;               ///< for kReplacement: a whole block, or kMlp
   /// Of kReplacement: keeps the correction that stands for a run already, with the new block behind it.
   bool keep_correction = false;
 

@@ -59,7 +59,6 @@ const std::map<std::string, Setter>& FinetuneSetters() {
       {"head", Into(&S::head)},
       {"adapters", Into(&S::adapters)},
       {"loss", Parsed(&S::loss, ParseTrainingLoss)},
-      {"match_streams", Into(&S::match_streams)},
       {"replacement", Parsed(&S::replacement, HalvesOf)},
       {"keep_correction", Into(&S::keep_correction)},
       {"text", Into(&S::text)},

@@ -61,7 +61,6 @@ TEST_F(FinetuneOnGpu, PartialLayersAndTheHeadAgreeWithTheCpu) {
   options.trainable.layers = "last:1";
   options.trainable.head = true;
   options.loss = ParseLoss("both");
-  options.loss.distance = 0.5f;
   ExpectParity(kQwen2, DepthPlan::Pruned(2, std::vector<int64_t>{0}), options);
 }
 

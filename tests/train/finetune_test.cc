@@ -205,25 +205,6 @@ TEST_F(FinetuneTest, TheOriginalModelTeaches) {
   EXPECT_NE(Refusal([&] { Fresh(); }).find("lacks the removed layers"), std::string::npos);
 }
 
-// The streams behind the first removed block come closer to the original's, and validation measures the divergence
-// alone, as without them.
-TEST_F(FinetuneTest, TheStreamsOfTheOriginalModelTeach) {
-  options_.loss = ParseLoss("kl");
-  options_.trainable.method = Method::kPartial;
-  options_.trainable.layers = "all";
-  const TrainingResult without = Fresh();
-  options_.loss.distance = 2;
-  EXPECT_EQ(options_.loss.Name(), "kl + 2 streams");
-  const TrainingResult with = Fresh();
-  EXPECT_EQ(with.history.validations.front().loss, without.history.validations.front().loss);
-  EXPECT_GT(with.history.losses.front(), without.history.losses.front());
-  EXPECT_LT(with.history.MeanLoss(25, 30), 0.8 * with.history.losses.front());
-  EXPECT_LT(with.history.validations.back().loss, 0.8 * with.history.validations.front().loss);
-  EXPECT_NE(with.history.validations.back().loss, without.history.validations.back().loss);
-  model_.plan = DepthPlan::Original(kLayers);
-  EXPECT_NE(Refusal([&] { Fresh(); }).find("no stream can be compared"), std::string::npos);
-}
-
 // Blocks below the first difference run once if they are not trained, and the result has the bits of a plan whose first
 // block counts as another because it has tensors of its own, which are equal.
 TEST_F(FinetuneTest, BlocksThatTheTeacherHasTooRunOnce) {
