@@ -2,6 +2,7 @@
 #include "kernels/cuda/adamw.h"
 
 #include "tests/cuda/fixture.h"
+#include "tests/kernels/adamw_cases.h"
 
 namespace shiftrt::gpu {
 namespace {
@@ -20,36 +21,25 @@ class AdamWOnGpu : public CudaTest {
 };
 
 TEST_F(AdamWOnGpu, StepsAgreeWithFloat64) {
-  for (const int64_t n : {1, 1000, 5003}) {
-    const AdamWFactors f{0.5f, 0.9f, 0.999f, 0.98f, 0.03f, 3.0f, 1e-8f};
-    const auto gradient = Input<float>::Normal(stream_, n, 1), values = Input<float>::Normal(stream_, n, 2),
-               first = Input<float>::Normal(stream_, n, 3, 0.1);
-    Random random(4);
-    std::vector<double> squares(n);
-    for (double& x : squares) x = 0.1 * random.Uniform();
-    const Input<float> second(stream_, squares);
-    StepAdamW(stream_, f, gradient.data(), n, values.data(), first.data(), second.data());
-    const std::vector<double> now = Now(stream_, values), m_now = Now(stream_, first), v_now = Now(stream_, second);
-    for (int64_t i = 0; i < n; ++i) {
-      const double g = static_cast<double>(f.gradient_scale) * gradient[i], beta1 = f.beta1, beta2 = f.beta2;
-      const double rest1 = 1 - f.beta1, rest2 = 1 - f.beta2;  // rounded as the kernel rounds them
-      const double m = beta1 * first[i] + rest1 * g, v = beta2 * second[i] + rest2 * g * g;
-      const double step = static_cast<double>(f.rate) * m / (std::sqrt(v) * static_cast<double>(f.root) + 1e-8);
-      const double unit = 8 * kUnit<float>;
-      EXPECT_CLOSE(m_now[i], m, unit * (std::abs(beta1 * first[i]) + std::abs(rest1 * g)), i);
-      EXPECT_CLOSE(v_now[i], v, unit * v, i);
-      const double m_size = std::abs(beta1 * first[i]) + std::abs(rest1 * g);
-      EXPECT_CLOSE(now[i], static_cast<double>(f.keep) * values[i] - step,
-                   unit * (std::abs(values[i]) + 2 * std::abs(step) * m_size / std::max(std::abs(m), 1e-30)), i);
-    }
+  for (const test::AdamWCase& c : test::AdamWCases()) {
+    if (TooLarge(c.count, 5003)) continue;
+    SCOPED_TRACE(c.Name());
+    const test::AdamWProblem p(c);
+    const test::AdamWProblem::Results exact = p.Exactly();
+    const Input<float> gradient(stream_, p.gradient), values(stream_, p.values), first(stream_, p.first),
+        second(stream_, p.second);
+    StepAdamW(stream_, FactorsOf(c.settings), gradient.data(), c.count, values.data(), first.data(), second.data());
+    test::ExpectClose("values", Now(stream_, values), exact.values, {8});
+    test::ExpectClose("first", Now(stream_, first), exact.first, {8});
+    test::ExpectClose("second", Now(stream_, second), exact.second, {8});
+    if (HasFailure()) return;
   }
 }
 
 TEST_F(AdamWOnGpu, SumsAgreeWithFloat64) {
-  for (const int64_t n : {0, 1, 4096, 4097, 20000}) {
+  for (const int64_t n : test::kSquareCounts) {
     const auto values = Input<float>::Normal(stream_, n, 1);
-    double expected = 0;
-    for (const double x : values.values) expected += x * x;
+    const double expected = test::SumOfSquaresExactly(values.values);
     const double found =
         SumOf([&](double* scratch, double* sum) { SumSquares(stream_, values.data(), n, scratch, sum); });
     EXPECT_CLOSE(found, expected, 1e-13 * expected, n);

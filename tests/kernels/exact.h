@@ -43,16 +43,23 @@ struct Exact {
   }
 };
 
+// The nearest number of the type, of one that is rounded to float32 first.
+inline double Nearest(double x, DType type) {
+  const auto value = static_cast<float>(x);
+  return type == DType::kFloat16    ? static_cast<float>(Float16(value))
+         : type == DType::kBFloat16 ? static_cast<float>(BFloat16(value))
+                                    : value;
+}
+inline std::vector<double> Nearest(std::vector<double> values, DType type) {
+  for (double& x : values) x = Nearest(x, type);
+  return values;
+}
+
 // Normal numbers as a tensor of this type holds them.
 inline std::vector<double> Drawn(int64_t count, uint64_t seed, double scale = 1, DType type = DType::kFloat32) {
   Random random(seed);
   std::vector<double> drawn(count);
-  for (double& x : drawn) {
-    const auto value = static_cast<float>(scale * random.Normal());
-    x = type == DType::kFloat16    ? static_cast<float>(Float16(value))
-        : type == DType::kBFloat16 ? static_cast<float>(BFloat16(value))
-                                   : value;
-  }
+  for (double& x : drawn) x = Nearest(scale * random.Normal(), type);
   return drawn;
 }
 
@@ -76,6 +83,9 @@ struct Allowed {
   DType result = DType::kFloat32;
   double least = 1e-30;
 };
+
+// The error that a float32 sum of `terms` products may have (SumTolerance).
+inline Allowed AllowedForSum(int64_t terms) { return {1.01 * static_cast<double>(terms + 1)}; }
 
 inline void ExpectClose(const char* name, const std::vector<double>& found, const std::vector<Exact>& expected,
                         const Allowed& allowed) {

@@ -1,139 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with a low-rank term, and attention of rounded operands.
 #include <algorithm>
-#include <functional>
 #include <tuple>
 
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
 #include "tests/kernels/oracle.h"
+#include "tests/kernels/product_cases.h"
 
 namespace shiftrt {
 namespace {
 
 using test::Exact;
 using test::Padded;
+using test::ProductProblem;
+using test::ProductShape;
 using test::Stored;
-using test::SumTolerance;
-
-struct Precision {
-  Isa isa;
-  Products products;
-};
-
-class LowRankTest : public testing::TestWithParam<Precision> {
- protected:
-  static Context On(int threads) {
-    Context context{threads, GetParam().isa};
-    context.products = GetParam().products;
-    return context;
-  }
-  static bool rounded() { return GetParam().products == Products::kBFloat16; }
-  // The number that a product of so many rows multiplies.
-  static double Taken(double value, int64_t rows) {
-    return rounded() && rows > 4 ? static_cast<float>(BFloat16(static_cast<float>(value))) : value;
-  }
-};
-
-std::vector<Precision> Precisions() {
-  std::vector<Precision> precisions;
-  for (const Isa isa : test::SupportedIsas()) precisions.push_back({isa, Products::kFloat32});
-  for (const auto& [isa, emulated] :
-       {std::pair{Isa::kAvx512BFloat16, SHIFTRT_EMULATED_AVX512BF16}, {Isa::kAmx, SHIFTRT_EMULATED_AMX}})
-    if (isa <= BestIsa() || emulated) precisions.push_back({isa, Products::kBFloat16});
-  return precisions;
-}
-
-INSTANTIATE_TEST_SUITE_P(Precisions, LowRankTest, testing::ValuesIn(Precisions()), [](const auto& info) {
-  return fmt::format("{}_{}", Name(info.param.isa), Name(info.param.products));
-});
+using test::Transposed;
 
 constexpr float kScale = 0.75f;
 
-// Expects y (m, n) to be x (m, k) W' + inner up', added to `before` if there is one, and inner (m, rank) to be kScale x
-// down'. element(w, j, i) of a right operand is the one that meets column i of the left one.
-template <typename Right>
-void ExpectLowRank(const Padded& x, const Right& w, const Right& down, const Right& up, const Padded* before,
-                   const Padded& inner, const Padded& y, const auto& taken) {
-  const int64_t rows = x.rows(), depth = x.cols(), rank = inner.cols();
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t r = 0; r < rank; ++r) {
-      Exact exact;
-      for (int64_t k = 0; k < depth; ++k) exact.Add(kScale * taken(x(i, k), rows) * taken(down(r, k), rows));
-      ASSERT_NEAR(inner(i, r), exact.value, SumTolerance(depth + 3, exact.size)) << "inner at " << i << ", " << r;
-    }
-    for (int64_t j = 0; j < y.cols(); ++j) {
-      Exact exact;
-      for (int64_t k = 0; k < depth; ++k) exact.Add(taken(x(i, k), rows) * taken(w(j, k), rows));
-      for (int64_t r = 0; r < rank; ++r) exact.Add(taken(inner(i, r), rows) * taken(up(j, r), rows));
-      if (before != nullptr) exact.Add((*before)(i, j));
-      ASSERT_NEAR(y(i, j), exact.value, SumTolerance(depth + rank + 3, exact.size)) << "at " << i << ", " << j;
-    }
+class LowRankTest : public test::OnEveryPrecision {
+ protected:
+  // Expects y to be the sums of a product, and of inner up, and inner (m, rank) to be kScale x down. down and up are
+  // dense, (k, rank) and (rank, n).
+  static void Expect(const ProductProblem& p, std::vector<Exact> sums, const std::vector<double>& down,
+                     const std::vector<double>& up, const Padded& inner, const Padded& y) {
+    const auto& [m, n, k] = p.shape;
+    const DType type = Multiplied(m);
+    const int64_t rank = inner.cols();
+    std::vector<Exact> between = test::Product({m, rank, k}, test::Nearest(p.x, type), test::Nearest(down, type));
+    for (Exact& exact : between) exact = {kScale * exact.value, kScale * exact.size};
+    test::ExpectClose("inner", inner.Values(), between, test::AllowedForSum(k + 3));
+    const std::vector<Exact> terms =
+        test::Product({m, n, rank}, test::Nearest(inner.Values(), type), test::Nearest(up, type));
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] = {sums[i].value + terms[i].value, sums[i].size + terms[i].size};
+    test::ExpectClose("y", y.Values(), sums, test::AllowedForSum(k + rank + 3));
   }
-  ASSERT_TRUE(y.PaddingIsUntouched());
-  ASSERT_TRUE(inner.PaddingIsUntouched());
-}
+};
+SHIFTRT_ON_PRECISIONS(LowRankTest, test::Precisions());
 
-struct LowRankShape {
-  int64_t m, n, k, rank;
+struct LowRankCase {
+  ProductShape shape;
+  int64_t rank;
 };
 
 // Few rows, parts of tiles, several blocks of rows and of depth, more than one panel of the rank, and a rank that is
 // too large to be joined.
-constexpr LowRankShape kLowRankShapes[] = {{3, 33, 40, 8},   {5, 65, 31, 1},   {13, 33, 600, 8},   {33, 31, 1155, 33},
-                                           {770, 33, 40, 8}, {770, 40, 33, 8}, {14, 70, 300, 300}, {1600, 34, 65, 5}};
+constexpr LowRankCase kLowRankCases[] = {{{3, 33, 40}, 8},     {{5, 65, 31}, 1},   {{13, 33, 600}, 8},
+                                         {{33, 31, 1155}, 33}, {{770, 33, 40}, 8}, {{770, 40, 33}, 8},
+                                         {{14, 70, 300}, 300}, {{1600, 34, 65}, 5}};
 
-TEST_P(LowRankTest, ProductsAgreeWithFloat64) {
+TEST_P(LowRankTest, ProductsAndInputGradientsAgreeWithFloat64) {
   for (const DType dtype : test::kStoredTypes) {
-    for (const auto& [m, n, k, rank] : kLowRankShapes) {
-      SCOPED_TRACE(fmt::format("{} m {} n {} k {} rank {}", Name(dtype), m, n, k, rank));
-      const Padded x = Padded::Normal(m, k, 1), inner(m, rank), y(m, n), threaded(m, n);
-      const Stored w = Stored::Normal(dtype, {n, k}, 2), a = Stored::Normal(DType::kFloat32, {rank, k}, 3),
-                   b = Stored::Normal(DType::kFloat32, {n, rank}, 4), bias = Stored::Normal(dtype, {n}, 5);
+    for (const auto& [shape, rank] : kLowRankCases) {
+      SCOPED_TRACE(fmt::format("{} {} rank {}", Name(dtype), shape.Name(), rank));
+      const auto& [m, n, k] = shape;
+      const ProductProblem p(shape, dtype, Multiplied(m));
+      const Padded x = Padded::Of(m, k, p.x), inner(m, rank), y(m, n), threaded(m, n);
+      const Stored w(dtype, {n, k}, Transposed(p.b, k, n)), turned(dtype, {k, n}, p.b), bias(dtype, {n}, p.bias),
+          a = Stored::Normal(DType::kFloat32, {rank, k}, 3), b = Stored::Normal(DType::kFloat32, {n, rank}, 4);
+      const std::vector<double> down = Transposed(a.values, rank, k), up = Transposed(b.values, n, rank);
       MatMulLowRank(On(1), x.view(), w.view, bias.view, {a.view, b.view, kScale, inner.view()}, y.view());
-      const auto element = [](const Stored& of) {
-        return [&of](int64_t j, int64_t i) { return of.values[j * of.view.cols() + i]; };
-      };
-      using Element = std::function<double(int64_t, int64_t)>;
-      Padded before(m, n);
-      for (int64_t i = 0; i < m; ++i)
-        for (int64_t j = 0; j < n; ++j) before(i, j) = static_cast<float>(bias.values[j]);
-      ExpectLowRank<Element>(x, element(w), element(a), element(b), &before, inner, y, Taken);
+      Expect(p, p.Exactly(false, bias.values), down, up, inner, y);
       MatMulLowRank(On(3), x.view(), w.view, bias.view, {a.view, b.view, kScale, inner.view()}, threaded.view());
       EXPECT_TRUE(test::Identical(y, threaded));
-      if (HasFatalFailure()) return;
-    }
-  }
-}
-
-TEST_P(LowRankTest, InputGradientsAgreeWithFloat64) {
-  for (const DType dtype : test::kStoredTypes) {
-    for (const auto& [m, k, n, rank] : kLowRankShapes) {
       if (m <= 4) continue;  // such a gradient is a blocked product, and so in any precision
-      SCOPED_TRACE(fmt::format("{} m {} n {} k {} rank {}", Name(dtype), m, n, k, rank));
-      const Padded dy = Padded::Normal(m, n, 1), inner(m, rank), before = Padded::Normal(m, k, 6, 10),
-                   dx = before.Copy(), threaded = before.Copy();
-      const Stored w = Stored::Normal(dtype, {n, k}, 2), a = Stored::Normal(DType::kFloat32, {rank, k}, 3),
-                   b = Stored::Normal(DType::kFloat32, {n, rank}, 4);
-      MatMulInputGradientLowRank(On(1), dy.view(), w.view, {a.view, b.view, kScale, inner.view()}, true, dx.view());
-      const auto element = [](const Stored& of) {
-        return [&of](int64_t j, int64_t i) { return of.values[i * of.view.cols() + j]; };
-      };
-      using Element = std::function<double(int64_t, int64_t)>;
-      ExpectLowRank<Element>(dy, element(w), element(b), element(a), &before, inner, dx, Taken);
-      MatMulInputGradientLowRank(On(3), dy.view(), w.view, {a.view, b.view, kScale, inner.view()}, true,
-                                 threaded.view());
-      EXPECT_TRUE(test::Identical(dx, threaded));
-      if (HasFatalFailure()) return;
+      const Stored turned_a(DType::kFloat32, {rank, n}, up), turned_b(DType::kFloat32, {k, rank}, down);
+      const Padded dx = Padded::Of(m, n, p.before), many = dx.Copy(), passed(m, rank);
+      MatMulInputGradientLowRank(On(1), x.view(), turned.view, {turned_a.view, turned_b.view, kScale, passed.view()},
+                                 true, dx.view());
+      Expect(p, p.Exactly(true), down, up, passed, dx);
+      MatMulInputGradientLowRank(On(3), x.view(), turned.view, {turned_a.view, turned_b.view, kScale, passed.view()},
+                                 true, many.view());
+      EXPECT_TRUE(test::Identical(dx, many));
+      if (HasFailure()) return;
     }
   }
 }
 
 Padded NearestNormal(int64_t rows, int64_t cols, uint64_t seed) {
-  Padded x = Padded::Normal(rows, cols, seed);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < cols; ++j) x(i, j) = static_cast<float>(BFloat16(x(i, j)));
-  return x;
+  return Padded::Of(rows, cols, test::Drawn(rows * cols, seed, 1, DType::kBFloat16));
 }
 
 struct AttentionFound {
@@ -142,7 +89,7 @@ struct AttentionFound {
 
 // Queries, keys, values and the gradient of the output are bfloat16 numbers already, so that rounded products round
 // only the probabilities and the gradients of scores.
-class RoundedAttentionTest : public LowRankTest {
+class RoundedAttentionTest : public test::OnEveryPrecision {
  protected:
   static Context Plain() { return {1, std::min(GetParam().isa, Isa::kAvx512)}; }
   static AttentionFound Forward(const Context& context, const PackedAttention& packed) {
@@ -155,13 +102,7 @@ class RoundedAttentionTest : public LowRankTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Precisions, RoundedAttentionTest, testing::ValuesIn([] {
-                           std::vector<Precision> rounded = Precisions();
-                           std::erase_if(rounded,
-                                         [](const Precision& one) { return one.products != Products::kBFloat16; });
-                           return rounded;
-                         }()),
-                         [](const auto& info) { return std::string(Name(info.param.isa)); });
+SHIFTRT_ON_PRECISIONS(RoundedAttentionTest, test::RoundedPrecisions());
 
 // The Frobenius norm of a - b, and of b.
 std::pair<double, double> Norms(const Padded& a, const Padded& b) {

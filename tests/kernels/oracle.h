@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that the tests of all kernels of the CPU share: running a test on every instruction set, poisoned matrices
-// and stored tensors.
+// The parts that the tests of all kernels of the CPU share: running a test on every instruction set and precision,
+// poisoned matrices and stored tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class OnEveryIsa : public testing::TestWithParam<Isa> {
 
 inline std::vector<Isa> SupportedIsas() {
   std::vector<Isa> isas;
-  // kAvx512BFloat16 has only rounded products of its own; rounded_product_test.cc tests these.
+  // kAvx512BFloat16 has only rounded products of its own (RoundedPrecisions).
   for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
     if (isa <= BestIsa() || (isa == Isa::kAvx512 && SHIFTRT_EMULATED_AVX512) ||
         (isa == Isa::kAmx && SHIFTRT_EMULATED_AMX))
@@ -38,6 +38,45 @@ inline std::vector<Isa> SupportedIsas() {
 #define SHIFTRT_ON_EVERY_ISA(suite)                                               \
   INSTANTIATE_TEST_SUITE_P(Isas, suite, testing::ValuesIn(test::SupportedIsas()), \
                            [](const auto& info) { return std::string(Name(info.param)); })
+
+// An instruction set, and the precision of its products.
+struct Precision {
+  Isa isa;
+  Products products;
+};
+
+// A test that runs once per instruction set and precision.
+class OnEveryPrecision : public testing::TestWithParam<Precision> {
+ protected:
+  static Context On(int threads) {
+    Context context{threads, GetParam().isa};
+    context.products = GetParam().products;
+    return context;
+  }
+  static bool rounded() { return GetParam().products == Products::kBFloat16; }
+  // The type of the numbers that a product of so many rows multiplies.
+  static DType Multiplied(int64_t rows) { return rounded() && rows > 4 ? DType::kBFloat16 : DType::kFloat32; }
+  const Context context_ = On(1);
+};
+
+// On any CPU there is at least one of the two, or its emulation.
+inline std::vector<Precision> RoundedPrecisions() {
+  std::vector<Precision> precisions;
+  for (const auto& [isa, emulated] :
+       {std::pair{Isa::kAvx512BFloat16, SHIFTRT_EMULATED_AVX512BF16}, {Isa::kAmx, SHIFTRT_EMULATED_AMX}})
+    if (isa <= BestIsa() || emulated) precisions.push_back({isa, Products::kBFloat16});
+  return precisions;
+}
+inline std::vector<Precision> Precisions() {
+  std::vector<Precision> precisions = RoundedPrecisions();
+  for (const Isa isa : SupportedIsas()) precisions.push_back({isa, Products::kFloat32});
+  return precisions;
+}
+
+#define SHIFTRT_ON_PRECISIONS(suite, precisions)                                                    \
+  INSTANTIATE_TEST_SUITE_P(Precisions, suite, testing::ValuesIn(precisions), [](const auto& info) { \
+    return fmt::format("{}_{}", Name(info.param.isa), Name(info.param.products));                   \
+  })
 
 // A float32 matrix with `pad` elements of padding after each row. It is filled with NaN, so that elements that a kernel
 // does not write, or reads outside the view, are found.
