@@ -35,11 +35,21 @@ has() { grep -qE -- "$1" "$root/out/results.txt" || fail "no $1 in results.txt";
 run --commit 0123456789ab --date 2000-01-02 >"$work/log" || fail "the tests do not start: $(tail -5 "$work/log")"
 has '^commit: 0123456789ab$'
 has '^date: 2000-01-02$'
-has '^=== json test test_cuda_kernels\.RmsNormOnGpu tests\.json'
+has '^=== json test test_cuda_kernels\.NormOnGpu tests\.json'
 has '"result": "SKIPPED"'
 has 'no NVIDIA driver'
 ! grep -q '"failures": [1-9]' "$root/out/results.txt" || fail "a GPU test ran"
 suites=$(grep -c '^=== status test ' "$root/out/results.txt")
+
+# A test that was renamed must not leave the sanitizers' subset or the table of gpu-table unnoticed.
+set -f
+for pattern in $(sed -n "s/^subset='\(.*\)'$/\1/p" "$source/scripts/gpu-run" | tr : ' '); do
+  "$build/bin/test_cuda_kernels" --gtest_filter="$pattern" --gtest_list_tests | grep -q '^  ' || fail "$pattern names no test"
+done
+for suite in $(sed -n '/^SUITES = {/,/^}/p' "$source/scripts/gpu-table" | grep -oE '"[A-Za-z]+OnGpu\.' | tr -d '".'; ); do
+  grep -q "^=== status test test_cuda_[a-z_]*\.$suite " "$root/out/results.txt" || fail "gpu-table names a suite $suite that did not run"
+done
+set +f
 
 # A program that fails and one that is killed stand before the real ones.
 program() {
