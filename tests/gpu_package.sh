@@ -12,7 +12,7 @@ fail() { echo "FAILED: $*" >&2; [ -f "$root/out/results.txt" ] && head -c 3000 "
 rm -rf "$work"
 root=$work/root
 mkdir -p "$root"/{bin,tmp,out,dev,pkg}
-"$source/scripts/gpu-pack" --build "$build" --out "$work/package.tar.xz"  # refuses more than 24 MiB
+"$source/scripts/gpu-pack" --build "$build" --out "$work/package.tar.xz"  # refuses more than 16 MiB
 (cd "$work" && python3 -m tarfile -e package.tar.xz unpacked)  # the way of a machine without xz
 mv "$work"/unpacked/shiftrt-gpu-*/* "$root/pkg/"
 : >"$root/dev/null"
@@ -44,9 +44,9 @@ suites=$(grep -c '^=== status test ' "$root/out/results.txt")
 # A test that was renamed must not leave the sanitizers' subset or the table of gpu-table unnoticed.
 set -f
 for pattern in $(sed -n "s/^subset='\(.*\)'$/\1/p" "$source/scripts/gpu-run" | tr : ' '); do
-  "$build/bin/test_cuda_kernels" --gtest_filter="$pattern" --gtest_list_tests | grep -q '^  ' || fail "$pattern names no test"
+  "$build/bin/test_cuda_kernels" --gtest_filter="$pattern" --gtest_list_tests | grep '^  ' >/dev/null || fail "$pattern names no test"
 done
-for suite in $(sed -n '/^SUITES = {/,/^}/p' "$source/scripts/gpu-table" | grep -oE '"[A-Za-z]+OnGpu\.' | tr -d '".'; ); do
+for suite in $(sed -n '/^SUITES = {/,/^}/p' "$source/scripts/gpu-table" | grep -oE '"[A-Za-z]+OnGpu\.' | tr -d '".'); do
   grep -q "^=== status test test_cuda_[a-z_]*\.$suite " "$root/out/results.txt" || fail "gpu-table names a suite $suite that did not run"
 done
 set +f

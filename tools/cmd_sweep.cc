@@ -78,6 +78,9 @@ SweepAxes MakeAxes(const SweepOptions& options, const CalibrationSpec& calibrati
     if (!options.preset.empty() && axes.ranks.back().kind == RankSpec::Kind::kFixed && axes.ranks.back().rank > hidden)
       axes.ranks.pop_back();
   }
+  if (axes.ranks.empty())
+    FailUsage("--preset {}: all of its ranks ({}) exceed the hidden size {} of the model; name others with --lra",
+              options.preset, fmt::join(options.lra, ", "), hidden);
   axes.samples = options.samples.empty() ? std::vector<int64_t>{calibration.samples} : options.samples;
   axes.seeds = options.seeds.empty() ? std::vector<uint64_t>{options.common.seed} : options.seeds;
   axes.penalize_bias = options.penalize_bias;

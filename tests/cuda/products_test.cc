@@ -47,7 +47,7 @@ class ProductsOnGpu : public CudaTest {
         ASSERT_EQ(found[at], y[at]) << "written at " << at;
       }
     }
-    test::ExpectClose("product", dense, p.Exactly(form.accumulate), test::AllowedForSum(k + 1));
+    test::ExpectClose("product", dense, p.Exactly(form.accumulate), {static_cast<double>(k + 2)});
   }
 };
 

@@ -40,6 +40,33 @@ TEST_P(AdamWTest, StepsAgreeWithFloat64) {
   }
 }
 
+// The errors of one step must not grow in those that follow.
+TEST_P(AdamWTest, TwentyStepsAgreeWithFloat64) {
+  const int64_t count = 37, steps = 20;
+  const AdamW settings{.rate = 1e-2f, .beta1 = 0.8f, .beta2 = 0.95f, .decay = 0.1f, .gradient_scale = 0.25f};
+  const Trained found = Train(context_, settings, count, steps);
+  std::vector<double> first(count), second(count);
+  std::vector<double> values = test::Drawn(count, 0);
+  for (int64_t step = 1; step <= steps; ++step) {
+    const std::vector<double> gradient = test::Drawn(count, step, 0.1);
+    const auto power = static_cast<double>(step);
+    for (int64_t i = 0; i < count; ++i) {
+      const double g = static_cast<double>(settings.gradient_scale) * gradient[i];
+      first[i] = settings.beta1 * first[i] + (1 - static_cast<double>(settings.beta1)) * g;
+      second[i] = settings.beta2 * second[i] + (1 - static_cast<double>(settings.beta2)) * g * g;
+      const double unbiased = first[i] / (1 - std::pow(static_cast<double>(settings.beta1), power));
+      const double spread = std::sqrt(second[i] / (1 - std::pow(static_cast<double>(settings.beta2), power)));
+      values[i] = values[i] * (1 - static_cast<double>(settings.rate) * settings.decay) -
+                  settings.rate * unbiased / (spread + settings.epsilon);
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    EXPECT_NEAR(found.first[i], first[i], 1e-7) << i;
+    EXPECT_NEAR(found.second[i], second[i], 1e-8) << i;
+    EXPECT_NEAR(found.values[i], values[i], 1e-6) << i;
+  }
+}
+
 TEST_P(AdamWTest, NeitherThreadsNorInstructionsChangeABit) {
   for (const int64_t count : {1, 7, 4096, 30'011}) {
     const AdamW settings{.rate = 1e-3f, .decay = 0.01f};

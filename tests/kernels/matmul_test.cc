@@ -38,12 +38,15 @@ TEST_P(ProductTest, AgreesWithFloat64) {
       const Context many = On(2 + turn++ % 3);
       // Calls product(context, y) with y as it is before the product.
       const auto expect = [&](const char* name, bool accumulate, const std::vector<double>& added, auto&& product) {
-        const Padded y = accumulate ? before.Copy() : Padded(m, n), threaded = y.Copy();
+        Padded y = accumulate ? before.Copy() : Padded(m, n);
         product(context_, y.view());
         test::ExpectClose(name, y.Values(), p.Exactly(accumulate, added), test::AllowedForSum(k + 2));
-        if (!accumulate) return;
-        product(many, threaded.view());
-        EXPECT_TRUE(test::Identical(y, threaded)) << name << ", " << many.threads << " threads";
+        if (accumulate) {
+          const Padded threaded = before.Copy();
+          product(many, threaded.view());
+          EXPECT_TRUE(test::Identical(y, threaded)) << name << ", " << many.threads << " threads";
+        }
+        return y;
       };
       for (const bool accumulate : {false, true}) {
         expect("product", accumulate, {}, [&](const Context& context, MatrixView<float> y) {
@@ -52,19 +55,49 @@ TEST_P(ProductTest, AgreesWithFloat64) {
         expect("product and bias", accumulate, bias.values, [&](const Context& context, MatrixView<float> y) {
           MatMul(context, x.view(), w.view, bias.view, accumulate, y);
         });
-        expect("gradient of the input", accumulate, {}, [&](const Context& context, MatrixView<float> y) {
-          MatMulInputGradient(context, x.view(), turned_w.view, accumulate, y);
-        });
+        const Padded gradient =
+            expect("gradient of the input", accumulate, {}, [&](const Context& context, MatrixView<float> y) {
+              MatMulInputGradient(context, x.view(), turned_w.view, accumulate, y);
+            });
         if (dtype != DType::kFloat32) continue;
-        expect("product from the right", accumulate, {}, [&](const Context& context, MatrixView<float> y) {
-          MatMulRight(context, x.view(), b.view(), accumulate, y);
-        });
+        const Padded right =
+            expect("product from the right", accumulate, {}, [&](const Context& context, MatrixView<float> y) {
+              MatMulRight(context, x.view(), b.view(), accumulate, y);
+            });
+        if (rounded()) {
+          EXPECT_TRUE(test::Identical(gradient, right));
+        }
       }
       if (dtype == DType::kFloat32)
         expect("gradient of the weights", true, {}, [&](const Context& context, MatrixView<float> y) {
           MatMulWeightGradient(context, turned_x.view(), b.view(), y);
         });
       if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(MatMulTest, ThreadsDoNotChangeABit) {
+  for (const auto& [m, n, k] : {ProductShape{1, 300, 257},
+                                {3, 257, 300},
+                                {4, 33, 7},
+                                {5, 300, 257},
+                                {13, 65, 300},
+                                {33, 97, 600},
+                                {64, 257, 300},
+                                {770, 67, 257}}) {
+    SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
+    const Padded x = Padded::Normal(m, k, 1), before = Padded::Normal(m, n, 4), one = before.Copy(), right(m, n);
+    const Stored w = Stored::Normal(DType::kBFloat16, {n, k}, 2), bias = Stored::Normal(DType::kFloat32, {n}, 3);
+    const Padded b = Padded::Normal(k, n, 5);
+    MatMul(On(1), x.view(), w.view, bias.view, true, one.view());
+    MatMulRight(On(1), x.view(), b.view(), false, right.view());
+    for (const int threads : {2, 3, 4}) {
+      const Padded many = before.Copy(), many_right(m, n);
+      MatMul(On(threads), x.view(), w.view, bias.view, true, many.view());
+      EXPECT_TRUE(test::Identical(one, many)) << threads;
+      MatMulRight(On(threads), x.view(), b.view(), false, many_right.view());
+      EXPECT_TRUE(test::Identical(right, many_right)) << threads;
     }
   }
 }

@@ -78,5 +78,67 @@ TEST_P(RopeTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(RopeGradient(context_, x.view(), 4, angles(3, 4)), Error);
 }
 
+// A rotation is its own inverse's transpose: <R x, y> = <x, R' y>, here for unit vectors, so that every element counts.
+TEST_P(RopeTest, GradientIsTheTransposedRotation) {
+  const std::vector<int64_t> positions = {0, 1, 7, 4097};
+  const int64_t head_dim = 6, heads = 2, width = heads * head_dim;
+  const RopeAngles angles = MakeRopeAngles(context_, positions, Frequencies(head_dim), 1.3f);
+  const auto tokens = static_cast<int64_t>(positions.size());
+  const auto units = [&](int64_t at) {
+    Padded unit(tokens, width);
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t j = 0; j < width; ++j) unit(t, j) = j == at ? 1.0f : 0.0f;
+    return unit;
+  };
+  std::vector<Padded> rotated;
+  for (int64_t at = 0; at < width; ++at) {
+    rotated.push_back(units(at));
+    Rope(context_, rotated.back().view(), head_dim, angles);
+  }
+  for (int64_t at = 0; at < width; ++at) {
+    const Padded gradient = units(at), threaded = units(at);
+    RopeGradient(context_, gradient.view(), head_dim, angles);
+    RopeGradient(On(3), threaded.view(), head_dim, angles);
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t j = 0; j < width; ++j) ASSERT_EQ(gradient(t, j), rotated[j](t, at)) << at << " " << t << " " << j;
+    EXPECT_TRUE(gradient.PaddingIsUntouched());
+    EXPECT_TRUE(test::Identical(gradient, threaded));
+  }
+}
+
+// Every layout is the plain rotation of the elements that it pairs; the others are only scaled.
+TEST_P(RopeTest, LayoutsRotateTheirPairs) {
+  const std::vector<int64_t> positions = {0, 3, 4097};
+  const std::vector<float> scales = {1.0f, 0.5f, 3.0f};
+  const auto tokens = static_cast<int64_t>(positions.size());
+  constexpr int64_t kHeadDim = 8;
+  for (const int64_t rotary : {2, 4, 8}) {
+    for (const bool interleaved : {false, true}) {
+      std::vector<float> frequencies = Frequencies(rotary);
+      const RopeAngles plain = MakeRopeAngles(context_, positions, frequencies, 1.3f);
+      frequencies.resize(kHeadDim / 2, 0.0f);
+      const RopeAngles angles = MakeRopeAngles(context_, positions, frequencies, 1.3f);
+      const Padded x = Padded::Normal(tokens, 2 * kHeadDim, 1), out = x.Copy();
+      Rope(context_, out.view(), {kHeadDim, rotary, interleaved}, angles, scales);
+      for (const int64_t head : {0, 1}) {
+        const Padded pairs(tokens, rotary);
+        const auto place = [&](int64_t i) {  // the place of element i of the plain layout
+          return head * kHeadDim + (interleaved ? i % (rotary / 2) * 2 + i / (rotary / 2) : i);
+        };
+        for (int64_t t = 0; t < tokens; ++t)
+          for (int64_t i = 0; i < rotary; ++i) pairs(t, i) = x(t, place(i));
+        Rope(context_, pairs.view(), rotary, plain);
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t i = 0; i < rotary; ++i)
+            ASSERT_EQ(out(t, place(i)), pairs(t, i) * scales[t]) << rotary << " " << i;
+          for (int64_t at = head * kHeadDim + rotary; at < (head + 1) * kHeadDim; ++at)
+            ASSERT_EQ(out(t, at), x(t, at) * scales[t]) << rotary << " " << at;
+        }
+      }
+      EXPECT_TRUE(out.PaddingIsUntouched());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shiftrt
