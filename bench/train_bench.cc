@@ -15,6 +15,7 @@
 #include "runtime/check.h"
 #include "runtime/random.h"
 #include "train/finetune.h"
+#include "train/parameters.h"
 
 namespace shiftrt {
 
@@ -34,18 +35,31 @@ double ProductPeak(const Context& context, DType weights) {
   return MeasureProductPeak(context, weights);
 }
 
+// The layers whose own weights are trained, in ascending order; none with LoRA.
+std::vector<int64_t> TrainedLayers(const ModelConfig& config, const TrainBenchOptions& options) {
+  if (!options.all && options.layers.empty()) return {};
+  return ChooseLayers(options.all ? "all" : options.layers, DepthPlan::Original(config.layers).KeptLayers());
+}
+
 }  // namespace
 
-double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t parameters, double recomputed) {
+double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t parameters,
+                      int64_t kept_blocks) {
   const ModelConfig& config = weights.config;
+  const std::vector<int64_t> trained = TrainedLayers(config, options);
+  const double layers = static_cast<double>(config.layers);
+  // The shares of the blocks that run backwards, that run forwards again for it, and whose own weights are trained.
+  const int64_t passed_back = config.layers - (trained.empty() ? 0 : trained.front());
+  const double backwards = static_cast<double>(passed_back) / layers;
+  const double again = static_cast<double>(passed_back - kept_blocks) / layers;
+  const double weight_gradients = static_cast<double>(trained.size()) / layers;
   const double tokens = static_cast<double>(options.batch * options.length);
-  const double weight_gradients = options.all ? 1 : 0;
-  const double products = (2 + recomputed + weight_gradients) * BlockFlopsPerToken(weights);
-  const double lora = options.all ? 0 : (6 + 2 * recomputed) * static_cast<double>(parameters);
+  const double products = (1 + backwards + again + weight_gradients) * BlockFlopsPerToken(weights);
+  const double lora = trained.empty() ? (6 + 2 * again) * static_cast<double>(parameters) : 0;
   const double pairs = 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
   const double head = 2 * static_cast<double>(config.hidden * config.vocab);
   const double teacher = ParseLoss(options.loss).divergence > 0 ? BlockFlopsPerToken(weights) + pairs + head : 0;
-  return tokens * (products + lora + (3.5 + recomputed) * pairs + (2 + weight_gradients) * head + teacher);
+  return tokens * (products + lora + (1 + 2.5 * backwards + again) * pairs + (options.all ? 3 : 2) * head + teacher);
 }
 
 TrainBenchResult BenchTrain(const Context& machine, std::shared_ptr<const Weights> weights,
@@ -67,10 +81,10 @@ TrainBenchResult BenchTrain(const Context& machine, std::shared_ptr<const Weight
   FinetuneOptions finetune;
   finetune.loss = ParseLoss(options.loss);
   finetune.trainable.lora.rank = options.rank;
-  if (options.all) {
+  if (options.all || !options.layers.empty()) {
     finetune.trainable.method = Method::kPartial;
-    finetune.trainable.layers = "all";
-    finetune.trainable.head = true;
+    finetune.trainable.layers = options.all ? "all" : options.layers;
+    finetune.trainable.head = options.all;
   }
   finetune.training.schedule = {Decay::kConstant, 1e-4, 0, rounds + 1};
   finetune.training.batch = options.batch;
@@ -98,8 +112,7 @@ TrainBenchResult BenchTrain(const Context& machine, std::shared_ptr<const Weight
   result.engine_bytes = trained.peak_bytes;
   result.peak_resident_bytes = PeakResidentBytes();
   result.kept_blocks = trained.kept_blocks;
-  const double recomputed = 1 - static_cast<double>(trained.kept_blocks) / static_cast<double>(config.layers);
-  result.flops = TrainStepFlops(*weights, options, trained.parameters, recomputed);
+  result.flops = TrainStepFlops(*weights, options, trained.parameters, trained.kept_blocks);
   result.floor_seconds = result.flops / result.product_peak.median();
   result.tokens_per_second = static_cast<double>(options.batch * options.length) / result.seconds.median();
   return result;

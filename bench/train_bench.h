@@ -17,6 +17,7 @@ struct TrainBenchOptions {
   int64_t length = 512, batch = 8;  // tokens of a sequence; sequences of a step
   int64_t pass_tokens = 2048;       // tokens that pass through the model together
   bool all = false;                 // train every block and the head instead of LoRA
+  std::string layers;               // train these blocks instead of LoRA, as TrainableOptions::layers names them
   int64_t rank = 8;                 // the rank of LoRA on every projection
   std::string loss = "ce";          // as ParseLoss() takes it; "kl" runs the model a second time, as its own teacher
 };
@@ -34,14 +35,16 @@ struct TrainBenchResult {
   int64_t kept_blocks = 0;          // blocks whose activations a step keeps
 };
 
-// FLOP of one step that trains so many parameters: of LoRA on every projection, with T tokens in sequences of L, over W
-// weights of the blocks' products: 2 T W forwards, and 2 T W for the gradient of the products' inputs; 6 T for each of
-// LoRA's parameters; attention's products, 2 T L q per block (half of the scores exist) forwards and two and a half
-// times that backwards, q the width of the queries; what a block takes forwards again, for the share `recomputed` of
-// the blocks; and 4 T d V for the head, forwards and backwards. Where every block and the head are trained, the
-// gradients of weights take 2 T W and 2 T d V in the place of LoRA's share. A teacher adds a pass forwards: 2 T W, 2 T
-// L q per block, and 2 T d V for its logits. A GPU computes logits twice, which is not counted.
-double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t parameters, double recomputed);
+// FLOP of one step, with T tokens in sequences of L, of a model with W weights in the products of its blocks. Each
+// block takes 2 T W' for its W' weights, and 2 T L q for attention, q the width of the queries (half of the scores
+// exist). Every block runs once forwards. The blocks from the lowest trained one on run backwards, which takes 2 T W'
+// for the gradient of the products' inputs and two and a half times attention's products; those of them whose
+// activations are not kept run forwards again. A block that is trained takes 2 T W' for the gradients of its weights;
+// LoRA takes 6 T for each of its `parameters`, and 2 T for those of blocks that run again. The head takes 4 T d V, and
+// 2 T d V more if it is trained. A teacher adds a forward pass and 2 T d V for its logits. A GPU computes logits twice,
+// which is not counted.
+double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t parameters,
+                      int64_t kept_blocks);
 
 // One step more than `rounds`, the first of which is not counted, on random tokens.
 TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weights> weights,

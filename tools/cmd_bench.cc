@@ -148,14 +148,17 @@ int BenchTrain(const BenchOptions& options) {
   const Recorded recorded(options, *weights,
                           {{"device", context.device == Device::kCuda ? "cuda" : "cpu"},
                            {"loss", train.loss},
-                           {"method", train.all ? "all" : "lora"},
+                           {"method", train.all              ? "all"
+                                      : train.layers.empty() ? "lora"
+                                                             : "layers " + train.layers},
                            {"rank", train.rank},
                            {"batch", train.batch},
                            {"length", train.length},
                            {"pass_tokens", train.pass_tokens}});
   const TrainBenchResult r = BenchTrain(context, weights, train, options.bench.rounds, *options.common.MakeProgress());
-  const std::string trained =
-      train.all ? "every block and the head" : fmt::format("LoRA of rank {} on every projection", train.rank);
+  const std::string trained = train.all              ? "every block and the head"
+                              : train.layers.empty() ? fmt::format("LoRA of rank {} on every projection", train.rank)
+                                                     : "blocks " + train.layers;
   fmt::print("{}; {}, {} parameters; loss {}, steps of {} x {} tokens\n",
              context.device == Device::kCuda ? "on the GPU"
                                              : fmt::format("{} threads, {}", context.threads, Name(context.isa)),
@@ -256,7 +259,10 @@ Command AddBench(CLI::App& app) {
   app.add_option("--pass-tokens", options->train.pass_tokens, "tokens that pass through the model together in train")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  app.add_flag("--all", options->train.all, "train every block and the head instead of LoRA");
+  CLI::Option* all = app.add_flag("--all", options->train.all, "train every block and the head instead of LoRA");
+  app.add_option("--layers", options->train.layers,
+                 "train these blocks instead of LoRA: last:3, first:2, or numbers of layers (3,5,8-10)")
+      ->excludes(all);
   app.add_option("--rank", options->train.rank, "rank of LoRA in train")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();

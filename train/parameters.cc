@@ -52,38 +52,6 @@ bool ParseRange(std::string_view text, int64_t* first, int64_t* last) {
   return true;
 }
 
-// Which of the layers `kept`, ascending, `text` chooses.
-std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int64_t>& kept) {
-  if (text == "all") return kept;
-  for (const std::string_view end : {"last:", "first:"}) {
-    if (!text.starts_with(end)) continue;
-    int64_t count = 0;
-    if (!ParseNumber(std::string_view(text).substr(end.size()), &count) || count < 0)
-      FailUsage(Field("layers"), "\"{}\" is not of the form {}N", text, end);
-    if (count > std::ssize(kept))
-      FailUsage(Field("layers"), "{}: the model runs blocks of {} layers only", text, kept.size());
-    return end == "last:" ? std::vector<int64_t>(kept.end() - count, kept.end())
-                          : std::vector<int64_t>(kept.begin(), kept.begin() + count);
-  }
-  std::vector<int64_t> chosen;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    int64_t first = 0, last = 0;
-    if (!ParseRange(std::string_view(text).substr(begin, end - begin), &first, &last))
-      FailUsage(Field("layers"), "\"{}\" is neither last:N, first:N nor all, nor numbers of layers (3,5,8-10)", text);
-    for (int64_t layer = first; layer <= last; ++layer) {
-      if (!std::binary_search(kept.begin(), kept.end(), layer))
-        FailUsage(Field("layers"), "the model runs no block of layer {}; it runs those of {}", layer,
-                  fmt::join(kept, ", "));
-      chosen.push_back(layer);
-    }
-    begin = end + 1;
-  }
-  std::sort(chosen.begin(), chosen.end());
-  chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
-  return chosen;
-}
-
 // The part of a stage's parameters, or of the plan's, that a slice is.
 Parameter& At(TrainedParameters& trained, const Slice& slice) {
   if (slice.place == Place::kHead) return trained.head;
@@ -131,6 +99,37 @@ TensorView Stored(const Slice& slice, std::span<const float> values, std::vector
 }
 
 }  // namespace
+
+std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int64_t>& kept) {
+  if (text == "all") return kept;
+  for (const std::string_view end : {"last:", "first:"}) {
+    if (!text.starts_with(end)) continue;
+    int64_t count = 0;
+    if (!ParseNumber(std::string_view(text).substr(end.size()), &count) || count < 0)
+      FailUsage(Field("layers"), "\"{}\" is not of the form {}N", text, end);
+    if (count > std::ssize(kept))
+      FailUsage(Field("layers"), "{}: the model runs blocks of {} layers only", text, kept.size());
+    return end == "last:" ? std::vector<int64_t>(kept.end() - count, kept.end())
+                          : std::vector<int64_t>(kept.begin(), kept.begin() + count);
+  }
+  std::vector<int64_t> chosen;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    int64_t first = 0, last = 0;
+    if (!ParseRange(std::string_view(text).substr(begin, end - begin), &first, &last))
+      FailUsage(Field("layers"), "\"{}\" is neither last:N, first:N nor all, nor numbers of layers (3,5,8-10)", text);
+    for (int64_t layer = first; layer <= last; ++layer) {
+      if (!std::binary_search(kept.begin(), kept.end(), layer))
+        FailUsage(Field("layers"), "the model runs no block of layer {}; it runs those of {}", layer,
+                  fmt::join(kept, ", "));
+      chosen.push_back(layer);
+    }
+    begin = end + 1;
+  }
+  std::sort(chosen.begin(), chosen.end());
+  chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+  return chosen;
+}
 
 const char* Name(Method method) {
   switch (method) {

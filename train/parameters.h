@@ -27,6 +27,10 @@ struct TrainableOptions {
   uint64_t seed = 0;      // of the factors a of kLora
 };
 
+// The layers of `kept`, ascending, that `text` names as TrainableOptions::layers does. Throws UsageError naming the
+// field for another text, and for a layer that is not in `kept`.
+std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int64_t>& kept);
+
 // A part of the flat arrays: one matrix or vector.
 struct Slice {
   enum class Place : uint8_t { kTensor, kLoraA, kLoraB, kAdapterA, kAdapterP, kAdapterQ, kAdapterB, kHead };

@@ -4,14 +4,17 @@
     pip install torch==2.15.0 transformers==5.23.0 peft
     bench/rivals/finetune.py --shiftrt build/release/bin/shiftrt --model SmolLM2-135M-Instruct --rounds 3 --json result.json
     bench/rivals/finetune.py ... --all --loss kl --batch 4 --length 256 --settings float32,autocast,autocast+compile
+    bench/rivals/finetune.py ... --last 3
+    SHIFTRT_ISA=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 bench/rivals/finetune.py ...
 
-Both train with AdamW on random tokens, --batch sequences of --length tokens per step: LoRA on all projections, or with --all
-every parameter; with the cross entropy, or with the divergence from the original model, whose pass is part of the step. Each
-round starts shiftrt and then PyTorch in each of --settings, and each takes one step that is not counted and then --steps
-steps, because the speed of a shared machine drifts. The settings of PyTorch are joined by "+": float32 is its default,
-"autocast" computes products in bfloat16 (torch.autocast), "compile" uses torch.compile, and "checkpointing" computes
-activations again backwards. shiftrt runs with --products auto, and its frozen weights have the type of the checkpoint. The table has the medians over the rounds, the medians of the
-ratios of the rounds, and the peak resident memory of each process.
+Both train with AdamW on random tokens, --batch sequences of --length tokens per step: LoRA on all projections, with --last N
+the last N blocks, or with --all every parameter; with the cross entropy, or with the divergence from the original model,
+whose pass is part of the step. Each round starts shiftrt and then PyTorch in each of --settings, and each takes one step that
+is not counted and then --steps steps, because the speed of a shared machine drifts. A setting whose process fails is left out
+and named. The settings of PyTorch are joined by "+": float32 is its default, "autocast" computes products in bfloat16
+(torch.autocast), "compile" uses torch.compile, and "checkpointing" computes activations again backwards. shiftrt runs with
+--products auto, and its frozen weights have the type of the checkpoint. The table has the medians over the rounds, the medians
+of the ratios of the rounds, and the peak resident memory of each process.
 """
 import argparse
 import json
@@ -23,6 +26,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+# The variables that lower the instruction set of shiftrt, and of PyTorch and the libraries that it multiplies with.
+INSTRUCTION_SETS = ("SHIFTRT_ISA", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 
 
 def peak_bytes():
@@ -47,7 +53,10 @@ def train(args):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.config.use_cache = False
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    if not args.all:
+    if args.last:
+        model.requires_grad_(False)
+        model.model.layers[-args.last:].requires_grad_(True)
+    elif not args.all:
         import peft
         versions["peft"] = peft.__version__
         model = peft.get_peft_model(model, peft.LoraConfig(r=args.rank, lora_alpha=16, target_modules="all-linear"))
@@ -86,8 +95,9 @@ def run_theirs(args, settings):
         command += [f"--{name}", str(getattr(args, name))]
     if args.all:
         command.append("--all")
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return json.loads(out.splitlines()[-1])
+    command += ["--last", str(args.last)]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else None
 
 
 def run_ours(args, scratch):
@@ -100,6 +110,8 @@ def run_ours(args, scratch):
         command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     if args.all:
         command.append("--all")
+    if args.last:
+        command += ["--layers", f"last:{args.last}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return json.loads(result.read_text())
 
@@ -110,6 +122,7 @@ def main():
     parser.add_argument("--model", required=True, help="a directory that both programs read")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--all", action="store_true", help="train every parameter instead of LoRA")
+    parser.add_argument("--last", type=int, default=0, help="train so many last blocks instead of LoRA")
     parser.add_argument("--loss", choices=["ce", "kl"], default="ce")
     parser.add_argument("--products", default="auto", help="of shiftrt: auto, float32 or bfloat16")
     parser.add_argument("--dtype", default="auto", help="of shiftrt's frozen weights; auto: as stored")
@@ -129,11 +142,19 @@ def main():
     from provenance import provenance
     names = args.settings.split(",")
     runs = {"shiftrt": [], **{name: [] for name in names}}
+    failed = []
     with tempfile.TemporaryDirectory() as scratch:
         for _ in range(args.rounds):
             runs["shiftrt"].append(run_ours(args, Path(scratch)))
-            for name in names:
-                runs[name].append(run_theirs(args, name))
+            for name in list(names):
+                theirs = run_theirs(args, name)
+                if theirs is not None:
+                    runs[name].append(theirs)
+                    continue
+                print(f"PyTorch, {name}: its process failed, and this setting is left out", file=sys.stderr)
+                failed.append(name)
+                names.remove(name)
+                del runs[name]
     tokens = args.batch * args.length
     speed = {name: [tokens / one["seconds"] for one in all_] for name, all_ in runs.items()}
     memory = {name: max(one["peak_resident_bytes"] for one in all_) for name, all_ in runs.items()}
@@ -145,9 +166,10 @@ def main():
         print(f"{label:<34}{statistics.median(speed[name]):>10.1f}{memory[name] / 1e6:>10.0f}{times}")
     if args.json:
         args.json.write_text(json.dumps(
-            {**provenance(), "model": Path(args.model).name, "threads": args.threads, "all": args.all, "loss": args.loss,
+            {**provenance(), "instruction_sets": {name: os.environ[name] for name in INSTRUCTION_SETS if name in os.environ},
+             "model": Path(args.model).name, "threads": args.threads, "all": args.all, "last": args.last, "loss": args.loss,
              "products": args.products, "dtype": args.dtype, "memory": args.memory, "rank": args.rank, "batch": args.batch, "length": args.length,
-             "pass_tokens": args.pass_tokens, "runs": runs, "tokens_per_second": speed, "ratio": ratio,
+             "pass_tokens": args.pass_tokens, "runs": runs, "failed": failed, "tokens_per_second": speed, "ratio": ratio,
              "peak_resident_bytes": memory}, indent=2) + "\n")
 
 

@@ -139,6 +139,30 @@ TEST_F(Cli, BenchTimesTheMainJob) {
   EXPECT_GE(times["total"].get<double>(), parts);
 }
 
+TEST_F(Cli, BenchTimesATrainingStep) {
+  if (Call({"bench", "--help"}).status != 0) GTEST_SKIP() << "built without the bench";
+  const auto train = [&](std::vector<std::string> what) {
+    what.insert(what.begin(), {"bench", "train", "--model", Path("model"), "--device", "cpu", "--batch", "2",
+                               "--length", "16", "--rounds", "1", "--quiet", "--json", Path("t.json")});
+    const Outcome outcome = Call(what);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return ReadJson("t.json");
+  };
+  const Json config = ReadJson("model/config.json");
+  const int64_t layers = config["num_hidden_layers"];
+  const double head = config["hidden_size"].get<double>() * config["vocab_size"].get<double>();
+  const Json last = train({"--layers", "last:1"}), blocks = train({"--layers", "all"}), all = train({"--all"});
+  EXPECT_EQ(last["kept_blocks"], 1);
+  EXPECT_EQ(blocks["kept_blocks"], layers);
+  EXPECT_EQ(layers * last["parameters"].get<int64_t>(), blocks["parameters"].get<int64_t>());
+  EXPECT_LT(last["flops"], blocks["flops"]);
+  // The head is trained too: its gradient is a product over all 32 tokens.
+  EXPECT_DOUBLE_EQ(all["flops"].get<double>() - blocks["flops"].get<double>(), 32 * 2 * head);
+  EXPECT_FAILS(Call({"bench", "train", "--model", Path("model"), "--all", "--layers", "all"}), 2, "excludes");
+  EXPECT_FAILS(Call({"bench", "train", "--model", Path("model"), "--length", "16", "--layers", "99"}), 2,
+               "runs no block of layer 99");
+}
+
 TEST_F(Cli, BenchComparesWithAnEarlierRun) {
   if (Call({"bench", "--help"}).status != 0) GTEST_SKIP() << "built without the bench";
   const std::vector<std::string> bench = {"bench",     "cpu", "--model",   Path("model"), "--prefill",   "32",
