@@ -2,6 +2,7 @@
 #include "kernels/cuda/scores.h"
 
 #include "tests/cuda/fixture.h"
+#include "tests/kernels/score_cases.h"
 
 namespace shiftrt::gpu {
 namespace {
@@ -33,37 +34,12 @@ class ScoresOnGpu : public CudaTest {
   }
 };
 
-TEST_F(ScoresOnGpu, LogProbabilitiesAgreeWithFloat64) {
-  const int64_t tokens = 3, vocab = 1500;
-  for (const double scale : {1.0, 30.0, 1000.0}) {
-    const auto logits = Input<float>::Normal(stream_, tokens * vocab, 7, scale);
-    const std::vector<int32_t> targets = {0, 1499, 700};
-    for (const int64_t chunk : {1500, 1024, 333}) {
-      const Found found = Run(logits.values, targets, vocab, chunk);
-      for (int64_t t = 0; t < tokens; ++t) {
-        const double* const row = logits.values.data() + t * vocab;
-        const auto at = std::max_element(row, row + vocab);
-        double sum = 0;
-        for (int64_t j = 0; j < vocab; ++j) sum += std::exp(row[j] - *at);
-        const double expected = row[targets[t]] - *at - std::log(sum);
-        EXPECT_CLOSE(found.log_probs[t], expected, 2e-6 + 4 * kUnit<float> * (std::abs(expected) + std::abs(*at)), t);
-        EXPECT_EQ(found.best[t], at - row);
-      }
+TEST_F(ScoresOnGpu, AgreeWithFloat64) {
+  for (const test::ScoreCase& c : test::ScoreCases()) {
+    for (const int64_t chunk : {c.vocab, c.vocab * 2 / 3, int64_t{333}}) {
+      const Found found = Run(c.logits, c.targets, c.vocab, chunk);
+      for (int64_t t = 0; t < c.tokens(); ++t) c.Expect(t, found.log_probs[t], found.best[t]);
     }
-  }
-}
-
-TEST_F(ScoresOnGpu, TheLowestIdWinsATie) {
-  std::vector<double> logits(600, -5.0);
-  for (const int at : {70, 301, 599}) logits[at] = 2.0;
-  for (const int64_t chunk : {600, 300, 7}) EXPECT_EQ(Run(logits, {0}, 600, chunk).best[0], 70);
-}
-
-TEST_F(ScoresOnGpu, ANaNMakesANaN) {
-  for (const int at : {0, 250, 599}) {
-    std::vector<double> logits(600, 1.0);
-    logits[at] = NAN;
-    for (const int64_t chunk : {600, 200, 41}) EXPECT_TRUE(std::isnan(Run(logits, {3}, 600, chunk).log_probs[0]));
   }
 }
 

@@ -63,6 +63,13 @@ inline std::vector<double> Drawn(int64_t count, uint64_t seed, double scale = 1,
   return drawn;
 }
 
+inline std::vector<double> Transposed(const std::vector<double>& w, int64_t rows, int64_t cols) {
+  std::vector<double> out(w.size());
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; ++j) out[j * rows + i] = w[i * cols + j];
+  return out;
+}
+
 // The largest |found - expected| / tolerance of the running test, which goes into the report of a run on a GPU.
 inline double worst_share = 0;
 

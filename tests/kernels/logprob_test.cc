@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "tests/kernels/loss_reference.h"
 #include "tests/kernels/oracle.h"
+#include "tests/kernels/score_cases.h"
 
 namespace shiftrt {
 namespace {
@@ -99,32 +99,16 @@ TEST_P(TokenLogProbsTest, MoreRowsThanABlock) {
   EXPECT_EQ(alone, scores.log_probs);
 }
 
-// Integer logits make ties exact. Within a block and between blocks, the lowest id must win.
-TEST_P(TokenLogProbsTest, TheLowestIdWinsATie) {
-  const int64_t vocab = 5000;
-  for (const std::vector<int64_t>& best : {std::vector<int64_t>{17, 18, 1999}, {2047, 2048}, {3, 4999}, {4998, 4999}}) {
-    std::vector<double> values(vocab, -1);
-    for (const int64_t id : best) values[id] = 2;
-    const Stored w(DType::kFloat32, {vocab, 1}, values);
-    const Padded x(1, 1);
-    x(0, 0) = 3;
-    EXPECT_EQ(Score(context_, x, w.view, {0}).argmax[0], best[0]);
+// Every input selects one column of the head, so that the logits are exactly those of the case.
+TEST_P(TokenLogProbsTest, ScoresOfGivenLogitsAgreeWithFloat64) {
+  for (const test::ScoreCase& c : test::ScoreCases()) {
+    const Stored head(DType::kFloat32, {c.vocab, c.tokens()}, test::Transposed(c.logits, c.tokens(), c.vocab));
+    std::vector<double> chosen(c.tokens() * c.tokens());
+    for (int64_t t = 0; t < c.tokens(); ++t) chosen[t * c.tokens() + t] = 1;
+    const Padded x = Padded::Of(c.tokens(), c.tokens(), chosen);
+    const Scores scores = Score(context_, x, head.view, c.targets);
+    for (int64_t t = 0; t < c.tokens(); ++t) c.Expect(t, scores.log_probs[t], scores.argmax[t]);
   }
-}
-
-TEST_P(TokenLogProbsTest, HugeLogitsNeitherOverflowNorVanish) {
-  const int64_t vocab = 4100;
-  std::vector<double> values(vocab, -1);
-  values[4000] = 1;
-  const Stored w(DType::kFloat32, {vocab, 1}, values);
-  const Padded x(2, 1);
-  x(0, 0) = 1e30f;
-  x(1, 0) = -1e30f;
-  const Scores scores = Score(context_, x, w.view, {4000, 0});
-  EXPECT_EQ(scores.log_probs[0], 0);
-  EXPECT_NEAR(scores.log_probs[1], -std::log(4099.0), 1e-5);
-  EXPECT_EQ(scores.argmax, (std::vector<int32_t>{4000, 0}));
-  EXPECT_NEAR(Score(context_, x, w.view, {0, 4000}).log_probs[0], -2e30, 1e24);
 }
 
 TEST_P(TokenLogProbsTest, RefusesWhatDoesNotFit) {
@@ -137,17 +121,6 @@ TEST_P(TokenLogProbsTest, RefusesWhatDoesNotFit) {
   std::vector<int32_t> argmax(1);
   EXPECT_THROW(TokenLogProbs(context_, x.view(), w.view, std::vector<int32_t>{0, 1}, one, {}), Error);
   EXPECT_THROW(TokenLogProbs(context_, x.view(), w.view, std::vector<int32_t>{0, 1}, two, argmax), Error);
-}
-
-TEST_P(TokenLogProbsTest, KeepsNotANumber) {
-  for (const int64_t at : {0, 5, 2100}) {
-    std::vector<double> values(4100, 0.5);
-    values[at] = test::kNan;
-    const Stored w(DType::kFloat32, {4100, 1}, values);
-    const Padded x(1, 1);
-    x(0, 0) = 1;
-    EXPECT_TRUE(std::isnan(Score(context_, x, w.view, {7}).log_probs[0])) << at;
-  }
 }
 
 struct LossCase {

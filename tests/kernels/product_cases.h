@@ -54,13 +54,6 @@ inline std::vector<Exact> Product(const ProductShape& shape, const std::vector<d
   return products;
 }
 
-inline std::vector<double> Transposed(const std::vector<double>& w, int64_t rows, int64_t cols) {
-  std::vector<double> out(w.size());
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < cols; ++j) out[j * rows + i] = w[i * cols + j];
-  return out;
-}
-
 // The inputs of a product, and its results in float64. B is stored in one type, and both operands may be rounded to
 // another before they are multiplied.
 struct ProductProblem {
