@@ -124,6 +124,16 @@ const std::vector<NamedRecipe>& NamedRecipes() {
         {"rank", "full"},
         {"weighting", "none"},
         {"heal", "all"}}},
+      {"recover",
+       "an adapter of rank 64 per run of removed blocks, and weights of its own",
+       "joint, rank 64, then a training by the original model (`run` alone)",
+       {{"prune", "streamline:0.25,keep=first:1"},
+        {"correction", "joint"},
+        {"rank", "64"},
+        {"factorization", "rrr"},
+        {"weighting", "none"},
+        {"heal", "off"}},
+       "tokens=640k"},
   };
   return table;
 }

@@ -310,16 +310,15 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common.AddSplitTo(app);
   options->recipe.AddTo(app);
   options->comparison.AddTo(app);
-  CLI::Option* const recover = app.add_option(
+  app.add_option(
       "--recover", options->recover,
       "after the repair, train all kept blocks, the adapters and the head for so long, with the original model as\n"
       "the teacher: a time (30min, 2h) or tokens=1M. The best state on held-out text is kept. An interrupted run\n"
       "continues from its last checkpoint; with tokens, to the same bits");
   app.add_option(
-         "--recover-text", options->recover_text,
-         "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"
-         "(default: the whole text of --calib)")
-      ->needs(recover);
+      "--recover-text", options->recover_text,
+      "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"
+      "(default: the whole text of --calib)");
   app.add_option("--report", options->report, "write an HTML page with tables and charts to this directory")
       ->check(DirectoryOutput());
   app.add_option("--save", options->save, "write the depth plan, adapters and changed weights to this directory")
@@ -365,6 +364,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   return [options, &app] {
     ChooseRecipe(*options, app);
     options->recipe.TakeNamed(app);
+    if (options->recover.empty() && !options->recover_text.empty())
+      FailUsage("--recover-text {}: it goes with --recover BUDGET or --recipe recover", options->recover_text);
     return Run(*options);
   };
 }

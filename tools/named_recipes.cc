@@ -7,6 +7,7 @@
 #include "api/repair.h"
 #include "runtime/check.h"
 #include "tools/fields.h"
+#include "tools/find_option.h"
 
 namespace shiftrt {
 
@@ -18,8 +19,15 @@ std::string NamedRecipesHelp() {
 }
 
 std::vector<CLI::Option*> TakeRecipe(CLI::App& app, const std::string& name) {
+  const NamedRecipe& recipe = FindNamedRecipe(name);
+  std::vector<std::pair<const char*, const char*>> settings = recipe.settings;
+  if (*recipe.recover != '\0') {
+    if (FindOption(app, "--recover") == nullptr)
+      FailUsage("--recipe {}: it trains the repaired model, which only `shiftrt run` does", name);
+    settings.emplace_back("budget", recipe.recover);
+  }
   std::vector<CLI::Option*> taken;
-  for (const auto& [field, value] : FindNamedRecipe(name).settings) {
+  for (const auto& [field, value] : settings) {
     CLI::Option* const option = OptionOf(field, app);
     if (option == nullptr) continue;  // a flag that this command does not have
     if (option->count() == 0) {
@@ -30,7 +38,8 @@ std::vector<CLI::Option*> TakeRecipe(CLI::App& app, const std::string& name) {
       continue;
     }
     const std::string given = fmt::format("{}", fmt::join(option->results(), ","));
-    if (given == value || field == std::string_view("prune")) continue;  // a recipe does not choose the layers
+    // A recipe chooses neither the layers nor how long the training takes, if the user does.
+    if (given == value || field == std::string_view("prune") || field == std::string_view("budget")) continue;
     const bool flag = value == std::string_view("false");
     FailUsage("{}{}: --recipe {} has {}; leave out one of the two", option->get_name(), flag ? "" : " " + given, name,
               flag ? "none of it" : fmt::format("{} {}", option->get_name(), value));

@@ -221,17 +221,20 @@ bool ReadsText(const Recipe& recipe);
 
 /// A recipe by name, for what the repaired model may cost at run time.
 struct NamedRecipe {
-  const char* name;     ///< "paper", "stock", "adapters" or "best"
+  const char* name;     ///< "paper", "stock", "adapters", "best" or "recover"
   const char* cost;     ///< what is added at run time, for people
   const char* summary;  ///< one line for lists of recipes
   /// The settings that the recipe decides, by the names of the fields of RecipeText and "prune", "span" and "gate", in
   /// the words of the parsers; "false" for a flag that is not set. `prune` alone may be given another value.
   std::vector<std::pair<const char*, const char*>> settings = {};
+  /// The budget of the training that follows Repair(), as ParseTrainingBudget() reads it; RecoverySettings() has the
+  /// other settings of that training. Empty: there is none.
+  const char* recover = "";
 };
 /// \return all named recipes
 const std::vector<NamedRecipe>& NamedRecipes();
 /// \param name of a named recipe
-/// \return the recipe with that name's settings, and defaults for the others
+/// \return the recipe with that name's settings, and defaults for the others; a training is not a part of it
 /// \throws UsageError listing the names for one that is unknown
 Recipe FindRecipe(std::string_view name);
 

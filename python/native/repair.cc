@@ -62,6 +62,14 @@ void AddRepair(nb::module_& module) {
         return recipes;
       },
       "(name, summary, cost at run time) of each named recipe.");
+  module.def(
+      "recipe_budget",
+      [](const std::string& name) {
+        for (const NamedRecipe& recipe : NamedRecipes())
+          if (name == recipe.name) return std::string(recipe.recover);
+        return std::string();
+      },
+      "recipe"_a, "The budget of the training that belongs to a named recipe, or an empty text.");
 }
 
 }  // namespace shiftrt::python

@@ -271,7 +271,8 @@ class Model:
         Args:
             prune: what is removed, in the words of the command line: "bi:0.25", "streamline:8", "layers=3.attn,5,8-10"; or a list of
                 layers and halves, [5, 8, "9.mlp"]. By default as the recipe says, or "bi:0.25".
-            recipe: settings by name: "paper", "stock", "adapters" or "best". `shiftrt.recipes()` lists them.
+            recipe: settings by name: "paper", "stock", "adapters", "best", or "recover", which has a training (`recover`).
+                `shiftrt.recipes()` lists them.
             text: calibration text: the name of a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4"; or a list of texts.
                 By default the file calibration.txt beside the model.
             samples: samples of the text, by default 256; an eighth of them is held out.
@@ -298,6 +299,7 @@ class Model:
             raise UsageError(f'prune: {prune} has no criterion; write "bi:{prune}", or a list of layers')
         if prune is not None:
             words["prune"] = prune if isinstance(prune, str) else "layers=" + ",".join(map(str, prune))
+        recover = recover or _native.recipe_budget(recipe or "")
         if recover:
             _native.check_budget(recover)  # an error in it is reported before any work
         elif recover_text is not None:

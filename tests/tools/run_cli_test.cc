@@ -133,6 +133,9 @@ TEST_F(Cli, ARecipeIsTheOptionsThatItNames) {
        run({"--prune", "layers=2", "--correction", "refit", "--heal", "all", "--lambda", "1e-3rel"}));
   same(run({"--recipe", "adapters", "--prune", "layers=2", "--lra", "64"}),
        run({"--prune", "layers=2", "--correction", "joint", "--lra", "64", "--heal", "all"}));
+  const Json recovered = run({"--recipe", "recover", "--prune", "layers=2", "--recover", "tokens=2k"});
+  EXPECT_EQ(recovered["name"], "recovered");
+  same(recovered, run({"--prune", "layers=2", "--correction", "joint", "--lra", "64", "--recover", "tokens=2k"}));
 
   const auto refused = [&](std::vector<std::string> more, const char* words) {
     EXPECT_FAILS(Command("run", more, "wide"), 2, words);
@@ -140,7 +143,14 @@ TEST_F(Cli, ARecipeIsTheOptionsThatItNames) {
   refused({"--recipe", "paper", "--factorize", "rrr"}, "--factorize rrr: --recipe paper has --factorize svd");
   refused({"--recipe", "paper", "--gate"}, "--gate: --recipe paper has none of it");
   refused({"--recipe", "best", "--lra", "8"}, "--lra 8: --recipe best has --lra full");
-  refused({"--recipe", "cheap"}, "known are paper, stock, adapters, best");
+  refused({"--recipe", "cheap"}, "known are paper, stock, adapters, best, recover");
+  refused({"--recipe", "recover", "--recover", "soon"}, "--recover: \"soon\"");
+  refused({"--recover-text", Path("calibration.txt")}, "it goes with --recover BUDGET or --recipe recover");
+  for (const char* command : {"sweep", "eval"})
+    EXPECT_FAILS(
+        Command(command, {"--recipe", "recover", "--prune", "layers=2", "--calib", Path("calibration.txt:16x64")},
+                "wide"),
+        2, "only `shiftrt run` does");
 }
 
 TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
