@@ -59,22 +59,7 @@ void Set(std::string_view field, const std::string& text, Recipe& recipe) {
   row->set(text, recipe);
 }
 
-TokenWeights ParseTokenWeights(const std::string& text) {
-  const TokenWeighting weighting = ParseTokenWeighting(text);
-  return {weighting.norm, weighting.first, weighting.massive};
-}
-
-TokenWeighting WeightingOf(const TokenWeights& weights) {
-  TokenWeighting weighting;
-  weighting.norm = weights.norm;
-  weighting.first = weights.first;
-  weighting.massive = weights.massive;
-  return weighting;
-}
-
 bool ReadsText(const Recipe& recipe) { return ReadsText(OptionsOf(recipe), /*scored=*/!recipe.gram.load.empty()); }
-
-std::string Format(const TokenWeights& weights) { return Format(WeightingOf(weights)); }
 
 std::vector<Choice> CriteriaNames() {
   std::vector<Choice> names;

@@ -17,15 +17,8 @@ namespace {
 
 CalibrationSet LoadText(const Recipe& recipe, const Model& model, Device device) {
   if (recipe.text.source.empty() && !ReadsText(recipe)) return {};
-  CalibrationSpec spec = recipe.text;
-  if (spec.source.empty()) {
-    const std::filesystem::path beside = model.directory / "calibration.txt";
-    if (!std::filesystem::exists(beside))
-      FailUsage(Field("text"), "there is no {}; give a file with calibration text", beside.string());
-    spec.source = beside.string();
-  }
-  spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
-  return LoadCalibration(spec, model.RequireTokenizer(), recipe.seed, CalibrationBatchTokens(device));
+  return LoadCalibration(TextOf(recipe.text, model, "text"), model.RequireTokenizer(), recipe.seed,
+                         CalibrationBatchTokens(device));
 }
 
 // The fields that a report of the public face and one of the method have in common.
@@ -98,23 +91,20 @@ std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
 
 }  // namespace
 
-ShiftOptions OptionsOf(const Recipe& recipe) {
-  ShiftOptions options;
-  options.prune = recipe.prune;
-  options.prune.text = Format(recipe.prune);
-  options.correction = &FindCorrection(recipe.correction);
-  options.fit.rank = recipe.rank;
-  options.fit.ridge = {recipe.lambda, recipe.penalize_bias};
-  options.fit.factorization = recipe.factorization;
-  options.mode = recipe.mode;
-  options.weighting = WeightingOf(recipe.weighting);
-  options.span = recipe.span;
-  options.gate = recipe.gate;
-  options.merge = recipe.merge;
-  options.heal = recipe.heal;
-  options.gram = recipe.gram;
-  options.seed = recipe.seed;
-  return options;
+CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* field) {
+  if (spec.source.empty()) {
+    const std::filesystem::path beside = model.directory / "calibration.txt";
+    if (!std::filesystem::exists(beside))
+      FailUsage(Field(field), "there is no {}; give a file with calibration text", beside.string());
+    spec.source = beside.string();
+  }
+  spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
+  return spec;
+}
+
+void CheckOriginal(const Model& model) {
+  if (model.plan != DepthPlan::Original(model.weights->config.layers))
+    FailUsage(Field("model"), "{} is already pruned; give the model it was made from", model.name);
 }
 
 std::string Text(const ShiftOptions& options) {
@@ -214,8 +204,7 @@ std::vector<std::string> VariantNames(const Recipe& recipe) {
 
 void CheckRecipe(const LanguageModel& model, const Recipe& recipe) {
   const Model& original = model.impl().model;
-  if (original.plan != DepthPlan::Original(model.Shape().layers))
-    FailUsage(Field("model"), "{} is already pruned; give the model it was made from", original.name);
+  CheckOriginal(original);
   CheckOptions(OptionsOf(recipe), original.weights->config, original.weights->split());
 }
 

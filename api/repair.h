@@ -9,9 +9,11 @@
 
 namespace shiftrt {
 
-TokenWeighting WeightingOf(const TokenWeights& weights);
-// The options that a recipe stands for. Throws UsageError for an unknown correction.
-ShiftOptions OptionsOf(const Recipe& recipe);
+// The calibration text, by default calibration.txt beside the model, with samples that the model has positions for.
+// Throws UsageError with the name of the field if there is none.
+CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* field);
+// Throws UsageError for a model that is pruned or corrected.
+void CheckOriginal(const Model& model);
 // The row of a named recipe. Throws UsageError listing the names.
 const NamedRecipe& FindNamedRecipe(std::string_view name);
 

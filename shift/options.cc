@@ -2,6 +2,7 @@
 #include "shift/options.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "runtime/check.h"
 
@@ -27,7 +28,34 @@ std::vector<std::string_view> Accepting(Setting setting) {
   RefuseSetting(row, "correction", fmt::format("the correction {}", correction.name), Accepting(row.setting));
 }
 
+// The fields that options and a recipe have in common.
+template <typename Options>
+auto Shared(Options& of) {
+  if constexpr (requires { of.fit; })
+    return std::tie(of.prune, of.fit.rank, of.fit.ridge.lambda, of.fit.ridge.penalize_bias, of.fit.factorization,
+                    of.mode, of.weighting.norm, of.weighting.first, of.weighting.massive, of.span, of.gate, of.merge,
+                    of.heal, of.gram, of.seed);
+  else
+    return std::tie(of.prune, of.rank, of.lambda, of.penalize_bias, of.factorization, of.mode, of.weighting.norm,
+                    of.weighting.first, of.weighting.massive, of.span, of.gate, of.merge, of.heal, of.gram, of.seed);
+}
+
 }  // namespace
+
+ShiftOptions OptionsOf(const Recipe& recipe) {
+  ShiftOptions options;
+  Shared(options) = Shared(recipe);
+  options.prune.text = Format(recipe.prune);
+  options.correction = &FindCorrection(recipe.correction);
+  return options;
+}
+
+Recipe RecipeOf(const ShiftOptions& options) {
+  Recipe recipe;
+  Shared(recipe) = Shared(options);
+  recipe.correction = options.correction->name;
+  return recipe;
+}
 
 SettingSet Accepted(const ShiftOptions& options) {
   return options.heal == Heal::kOff ? options.correction->accepts : options.correction->accepts | kTakenByHealing;
@@ -56,6 +84,12 @@ void CheckGiven(const ShiftOptions& options, std::string_view field) {
   for (const SettingRow& row : Settings())
     if (row.used == nullptr && row.field == field && !Accepted(options).has(row.setting))
       Refuse(*options.correction, row);
+}
+
+bool Reads(const Recipe& recipe, std::string_view field) {
+  const auto row =
+      std::find_if(Settings().begin(), Settings().end(), [&](const auto& one) { return one.field == field; });
+  return row == Settings().end() || Accepted(OptionsOf(recipe)).has(row->setting);
 }
 
 Calibration ModeOf(const ShiftOptions& options, bool split, const char** why) {

@@ -34,6 +34,11 @@ struct ShiftOptions {
   uint64_t seed = 0;
 };
 
+// The options that a recipe stands for. Throws UsageError for an unknown correction.
+ShiftOptions OptionsOf(const Recipe& recipe);
+// The other way. The recipe has no calibration text.
+Recipe RecipeOf(const ShiftOptions& options);
+
 // The settings that healing takes, whatever the correction is.
 constexpr SettingSet kTakenByHealing = {Setting::kLambda, Setting::kWeights};
 // The settings that a correction accepts, with those that healing takes if it is on.

@@ -35,7 +35,7 @@ FitOptions FitOf(const ShiftOptions& options) {
   return fit;
 }
 
-bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) { return SettingText(a) == SettingText(b); }
+bool SameSetting(const Recipe& a, const Recipe& b) { return SettingText(a) == SettingText(b); }
 
 template <typename A, typename B>
 std::vector<std::pair<A, B>> Pairs(const std::vector<A>& a, const std::vector<B>& b) {
@@ -55,15 +55,19 @@ class Sweeper {
  public:
   Sweeper(const SweepJob& job, const SweepAxes& axes, const SweepSource& source)
       : job_(job), axes_(axes), source_(source), combinations_(Combinations(axes)) {
-    for (ShiftOptions options : combinations_)
-      for (const PruneSpec& prune : axes.prunes) {
-        options.prune = prune;
-        CheckOptions(options, Config());
-      }
+    for (const auto& [field, empty] :
+         {std::pair("prunes", axes.prunes.empty()), {"seeds", axes.seeds.empty()}, {"recipes", combinations_.empty()}})
+      if (empty) FailUsage(Field(field), "there is none");
+    for (const Recipe& recipe : combinations_)
+      if (recipe.span || recipe.gate || recipe.merge != Merge::kOff || recipe.gram.used())
+        FailUsage(Field("recipes"), "a sweep has no spans, gate, merging or files of sums");
+    for (const Recipe& recipe : combinations_)
+      for (const PruneSpec& prune : axes.prunes) CheckOptions(OptionsOf(Cell(recipe, prune, 0, 0).recipe), Config());
     sizes_ = axes.samples;
     std::sort(sizes_.begin(), sizes_.end());
     sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
-    Check(!sizes_.empty() && sizes_.front() >= 1, "a sweep needs a calibration size of at least 1 sample");
+    if (sizes_.empty() || sizes_.front() < 1)
+      FailUsage(Field("samples"), "a sweep needs a calibration size of at least 1 sample");
   }
 
   void Run() {
@@ -76,21 +80,21 @@ class Sweeper {
   const ModelConfig& Config() const { return job_.model.weights->config; }
 
   // The settings of a cell, and its size; without results.
-  SweepRow Cell(const ShiftOptions& options, const PruneSpec& prune, uint64_t seed, int64_t samples) const {
+  static SweepRow Cell(const Recipe& recipe, const PruneSpec& prune, uint64_t seed, int64_t samples) {
     SweepRow row;
-    row.options = options;
-    row.options.prune = prune;
-    row.options.seed = seed;
+    row.recipe = recipe;
+    row.recipe.prune = prune;
+    row.recipe.seed = seed;
     row.samples = samples;
     return row;
   }
 
   // Takes a row that is known already.
   bool Take(const SweepRow& cell) {
-    const SweepRow* const found = source_.known ? source_.known(cell.options, cell.samples) : nullptr;
+    const SweepRow* const found = source_.known ? source_.known(cell.recipe, cell.samples) : nullptr;
     if (found == nullptr) return false;
     SweepRow row = *found;
-    row.options = cell.options;
+    row.recipe = cell.recipe;
     measured_[""] = row.original;
     measured_[Names(row.removed)] = row.pruned;
     source_.row(row);
@@ -101,8 +105,8 @@ class Sweeper {
     if (!source_.known) return false;
     for (const int64_t samples : sizes_)
       for (const PruneSpec& prune : axes_.prunes)
-        for (const ShiftOptions& options : combinations_)
-          if (source_.known(Cell(options, prune, seed, samples).options, samples) == nullptr) return false;
+        for (const Recipe& recipe : combinations_)
+          if (source_.known(Cell(recipe, prune, seed, samples).recipe, samples) == nullptr) return false;
     return true;
   }
 
@@ -110,7 +114,7 @@ class Sweeper {
     if (AllKnown(seed)) {
       for (const int64_t samples : sizes_)
         for (const PruneSpec& prune : axes_.prunes)
-          for (const ShiftOptions& options : combinations_) Take(Cell(options, prune, seed, samples));
+          for (const Recipe& recipe : combinations_) Take(Cell(recipe, prune, seed, samples));
       return;
     }
     CalibrationSet set = source_.open(seed, sizes_.back());
@@ -130,8 +134,8 @@ class Sweeper {
       const ShiftJob job = {job_.context, job_.model, set, job_.progress};
       for (auto& [weighting, of] : sums) Collect(job, of);
       for (size_t s = 0; s < selections.size(); ++s)
-        for (const ShiftOptions& options : combinations_) {
-          SweepRow row = Cell(options, axes_.prunes[s], seed, samples);
+        for (const Recipe& recipe : combinations_) {
+          SweepRow row = Cell(recipe, axes_.prunes[s], seed, samples);
           if (Take(row)) continue;
           row.removed = selections[s].removed;
           Fill(row, job, sums);
@@ -148,12 +152,13 @@ class Sweeper {
     for (const Selection& selection : selections) parts.insert(selection.removed.begin(), selection.removed.end());
     const std::vector<BlockPart> removed(parts.begin(), parts.end());
     SumsByWeighting sums;
-    for (const ShiftOptions& options : combinations_)
-      if (FromSharedSums(options)) sums[Format(options.weighting)];
+    std::vector<ShiftOptions> shared;
+    for (const Recipe& recipe : combinations_) shared.push_back(OptionsOf(recipe));
+    std::erase_if(shared, [](const ShiftOptions& options) { return !FromSharedSums(options); });
+    for (const ShiftOptions& options : shared) sums[Format(options.weighting)];
     CheckMemory(job_.context, std::ssize(sums) * std::ssize(removed), Config().hidden,
                 "a higher limit allows more, and fewer criteria and token weights at once take less");
-    for (const ShiftOptions& options : combinations_) {
-      if (!FromSharedSums(options)) continue;
+    for (const ShiftOptions& options : shared) {
       CalibrationSums& of = sums[Format(options.weighting)];
       of = CalibrationSums::Empty(removed, Config().hidden);
       for (SiteSums& site : of.sites) site.weighting = options.weighting;
@@ -163,19 +168,19 @@ class Sweeper {
 
   void Fill(SweepRow& row, const ShiftJob& job, const SumsByWeighting& sums) {
     const int64_t layers = job.layers();
+    ShiftOptions options = OptionsOf(row.recipe);
+    options.fit = FitOf(options);
     std::vector<SiteReport> sites;
     DepthPlan corrected;
-    if (FromSharedSums(row.options)) {
+    if (FromSharedSums(options)) {
       const std::vector<Site> of = SitesOf(row.removed);
-      const CalibrationSums& collected = sums.at(Format(row.options.weighting));
-      FittedSites fitted = row.options.correction->fit({job, of, collected.Sites(row.removed), FitOf(row.options)});
+      const CalibrationSums& collected = sums.at(Format(options.weighting));
+      FittedSites fitted = options.correction->fit({job, of, collected.Sites(row.removed), options.fit});
       corrected = CorrectedPlan(layers, of, fitted);
       sites = std::move(fitted.reports);
     } else {
-      ShiftOptions options = row.options;
       options.prune = PruneSpec();
       options.prune.layers = row.removed;
-      options.fit = FitOf(row.options);
       ShiftResult result = Shift(job, options);
       corrected = std::move(result.corrected);
       sites = std::move(result.sites);
@@ -200,7 +205,7 @@ class Sweeper {
   const SweepJob& job_;
   const SweepAxes& axes_;
   const SweepSource& source_;
-  const std::vector<ShiftOptions> combinations_;
+  const std::vector<Recipe> combinations_;
   std::vector<int64_t> sizes_;
   std::map<std::string, Quality> measured_;  // the key names the removed layers
 };
@@ -237,40 +242,36 @@ std::pair<Quality, Quality> QualityOver(const std::vector<const SweepRow*>& rows
 
 }  // namespace
 
-std::string SettingText(const ShiftOptions& options) {
-  const FitOptions& fit = options.fit;
-  return fmt::format("{} {} heal {} {} weights {} lambda {}{} {} rank {}", options.prune.text, options.correction->name,
-                     Name(options.heal), Name(options.mode), Format(options.weighting), Format(fit.ridge.lambda),
-                     fit.ridge.penalize_bias ? " penalize bias" : "", Name(fit.factorization), Format(fit.rank));
+std::string SettingText(const Recipe& recipe) {
+  return fmt::format("{} {} heal {} {} weights {} lambda {}{} {} rank {}", Format(recipe.prune), recipe.correction,
+                     Name(recipe.heal), Name(recipe.mode), Format(recipe.weighting), Format(recipe.lambda),
+                     recipe.penalize_bias ? " penalize bias" : "", Name(recipe.factorization), Format(recipe.rank));
 }
 
-std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
-  std::vector<ShiftOptions> all;
-  const auto add = [&](const ShiftOptions& options) {
-    const ShiftOptions normal = Normalized(options);
+std::vector<Recipe> Combinations(const SweepAxes& axes) {
+  std::vector<Recipe> all;
+  const auto add = [&](const Recipe& recipe) {
+    const Recipe normal = RecipeOf(Normalized(OptionsOf(recipe)));
     if (std::none_of(all.begin(), all.end(), [&](const auto& known) { return SameSetting(known, normal); }))
       all.push_back(normal);
   };
-  if (!axes.settings.empty()) {
-    for (const ShiftOptions& options : axes.settings) add(options);
-    return all;
-  }
-  ShiftOptions options;
-  options.fit.ridge.penalize_bias = axes.penalize_bias;
-  for (const Correction* correction : axes.corrections)
+  for (const Recipe& recipe : axes.recipes) add(recipe);
+  if (!axes.recipes.empty()) return all;
+  Recipe recipe = {.penalize_bias = axes.penalize_bias};
+  for (const std::string& correction : axes.corrections)
     for (Calibration mode : axes.modes)
-      for (const TokenWeighting& weighting : axes.weightings)
+      for (const TokenWeights& weighting : axes.weightings)
         for (const LambdaSpec& lambda : axes.lambdas)
           for (Factorization factorization : axes.factorizations)
             for (const auto& [rank, heal] : Pairs(axes.ranks, axes.heals)) {
-              options.correction = correction;
-              options.heal = heal;
-              options.mode = mode;
-              options.weighting = weighting;
-              options.fit.ridge.lambda = lambda;
-              options.fit.factorization = factorization;
-              options.fit.rank = rank;
-              add(options);
+              recipe.correction = correction;
+              recipe.heal = heal;
+              recipe.mode = mode;
+              recipe.weighting = weighting;
+              recipe.lambda = lambda;
+              recipe.factorization = factorization;
+              recipe.rank = rank;
+              add(recipe);
             }
   return all;
 }
@@ -281,7 +282,7 @@ std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows) {
   std::vector<std::vector<const SweepRow*>> groups;
   for (const SweepRow& row : rows) {
     const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) {
-      return SameSetting(g.front()->options, row.options) && g.front()->samples == row.samples;
+      return SameSetting(g.front()->recipe, row.recipe) && g.front()->samples == row.samples;
     });
     (group == groups.end() ? groups.emplace_back() : *group).push_back(&row);
   }

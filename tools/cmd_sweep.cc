@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
-#include "api/impl.h"
-#include "api/suites.h"
-#include "eval/perplexity.h"
-#include "eval/summary.h"
-#include "runtime/check.h"
-#include "runtime/files.h"
-#include "shift/sweep.h"
+#include "shiftrt/sweep.h"
 #include "tools/evaluation.h"
+#include "tools/fields.h"
 #include "tools/named_recipes.h"
 #include "tools/options.h"
 #include "tools/paper/paper.h"
-#include "tools/sweep_journal.h"
 #include "tools/sweep_output.h"
 #include "tools/table.h"
 #include "tools/texts.h"
@@ -64,10 +57,9 @@ std::vector<T> ParseAll(const std::vector<std::string>& texts, T (*parse)(const 
 SweepAxes MakeAxes(const SweepOptions& options, const CalibrationSpec& calibration, int64_t hidden) {
   SweepAxes axes;
   axes.prunes = ParsePruneList(options.prune, "0.25");
-  axes.corrections.clear();
-  for (const std::string& name : options.correction) axes.corrections.push_back(&FindCorrection(name));
+  axes.corrections = options.correction;
   axes.modes = ParseAll(options.calibration_mode, ParseCalibrationMode);
-  axes.weightings = ParseAll(options.token_weight, ParseTokenWeighting);
+  axes.weightings = ParseAll(options.token_weight, ParseTokenWeights);
   axes.lambdas = ParseAll(options.lambda, ParseLambda);
   axes.factorizations = ParseAll(options.factorize, ParseFactorization);
   axes.heals = ParseAll(options.heal, ParseHeal);
@@ -98,153 +90,81 @@ void Print(const std::vector<SweepRow>& rows, const PaperTable& paper) {
         paper.model);
 }
 
-// Loads the suites. Throws UsageError for a suite without right answers, which has no accuracy.
-std::vector<Dataset> LoadSuites(const EvaluationOptions& evaluation, const CommonOptions& common) {
-  if (evaluation.tasks.empty()) return {};
-  std::vector<Dataset> suites = evaluation.Load(common).impl().datasets;
-  std::erase_if(suites, [](const Dataset& suite) { return suite.task->kind == TaskKind::kPages; });
-  if (suites.empty()) FailUsage("--eval {}: accuracy is of suites whose right answers are counted", evaluation.tasks);
-  return suites;
+std::string AccuracySummary(const SweepResult& result) {
+  if (result.averaged.empty()) return "";
+  const Quality& original = result.rows.front().original;
+  return fmt::format("; mean accuracy over {}: original {:.2f} ± {:.2f} (standard error)",
+                     fmt::join(result.averaged, ", "), 100 * original.accuracy, 100 * original.accuracy_error);
 }
 
-std::string AccuracySummary(const Quality& original, const std::vector<Dataset>& suites) {
-  if (suites.empty()) return "";
-  std::vector<std::string> names;
-  names.reserve(suites.size());
-  for (const Dataset& suite : suites)
-    names.push_back(fmt::format("{} ({} items)", suite.task->title, suite.items.size()));
-  return fmt::format("; mean accuracy over {}: original {:.2f} ± {:.2f} (standard error)", fmt::join(names, ", "),
-                     100 * original.accuracy, 100 * original.accuracy_error);
-}
-
-// Everything that decides a cell beside its settings.
-std::string JournalKey(const SweepOptions& options, const CalibrationSpec& calibration, const Model& model,
-                       const HeldOutText& heldout) {
-  std::string text;
-  for (const int32_t token : heldout.tokens) text += fmt::format("{} ", token);
-  if (std::error_code none; std::filesystem::exists(calibration.source, none))
-    text += fmt::format("{}", std::filesystem::last_write_time(calibration.source).time_since_epoch().count());
-  const EvaluationOptions& evaluation = options.evaluation;
-  std::string key = fmt::format("{} {} {} {} {} {}x{} {} {}", SHIFTRT_VERSION, model.weights->Fingerprint(),
-                                Name(model.weights->embedding.dtype), options.common.device, calibration.source,
-                                calibration.samples, calibration.tokens, options.protocol, HashHex(text));
-  if (ParseProducts(options.common.products) == Products::kBFloat16) key += " bfloat16";
-  if (!evaluation.tasks.empty()) key += fmt::format(" {} {} {}", evaluation.tasks, evaluation.limit, evaluation.shots);
-  return key;
-}
-
-// Those of every recipe, one after another. Its options are the command line's again when this returns.
-std::vector<ShiftOptions> SettingsOf(CLI::App& app, SweepOptions& options, const CalibrationSpec& calibration,
-                                     int64_t hidden) {
-  std::vector<ShiftOptions> settings;
+// Those of every name given, one after another. The options are the command line's again when this returns.
+std::vector<Recipe> NamedCombinations(CLI::App& app, SweepOptions& options, const CalibrationSpec& calibration,
+                                      int64_t hidden) {
+  std::vector<Recipe> recipes;
   const SweepOptions given = options;
   for (const std::string& name : given.recipes) {
     const std::vector<CLI::Option*> taken = TakeRecipe(app, name);
-    const std::vector<ShiftOptions> more = Combinations(MakeAxes(options, calibration, hidden));
-    settings.insert(settings.end(), more.begin(), more.end());
+    const std::vector<Recipe> more = Combinations(MakeAxes(options, calibration, hidden));
+    recipes.insert(recipes.end(), more.begin(), more.end());
     for (CLI::Option* option : taken) option->clear();
     options = given;
   }
-  return settings;
+  return recipes;
 }
 
 int Run(CLI::App& app, SweepOptions& options) {
   RefuseMissingTexts({options.text});
-  std::vector<Dataset> suites = LoadSuites(options.evaluation, options.common);
-  const Context context = options.common.MakeContext();
-  const bool first = context.processes->first();  // the one that writes
-  const LanguageModel opened = options.common.OpenLanguageModel();
-  const Model& model = opened.impl().model;
-  if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
-  const ModelConfig& config = model.weights->config;
-  const CalibrationSpec calibration = CalibrationFor(options.calib, opened, options.common);
-  SweepAxes axes = MakeAxes(options, calibration, config.hidden);
-  axes.settings = SettingsOf(app, options, calibration, config.hidden);
-  HeldOutText heldout = OpenHeldOut({options.text, /*wikitext=*/true}, opened, {}, options.common);
-  const int64_t window = ProtocolWindow(options.protocol, config);
-  Limit(options.text_tokens, opened, options.protocol, heldout);
+  SweepSettings settings = {.protocol = options.protocol,
+                            .suites = options.evaluation.Load(options.common),
+                            .journal = options.journal,
+                            .device = options.common.device};
+  const Resources resources = options.common.MakeResources();
+  const bool first = options.common.processes->first();  // the one that writes
+  const LanguageModel model = options.common.OpenLanguageModel();
+  if (model.MadeBy() != nullptr)
+    FailUsage("{} is already pruned; give the model it was made from", options.common.model);
+  const int64_t hidden = model.Shape().hidden;
+  settings.calibration = CalibrationFor(options.calib, model, options.common);
+  SweepAxes axes = MakeAxes(options, settings.calibration, hidden);
+  axes.recipes = NamedCombinations(app, options, settings.calibration, hidden);
+  HeldOutText& heldout = settings.heldout;
+  heldout = OpenHeldOut({options.text, /*wikitext=*/true}, model, {}, options.common);
+  const int64_t window = WindowOf(model, options.protocol);
+  Limit(options.text_tokens, model, options.protocol, heldout);
   const auto progress = options.common.MakeProgress();
-
-  std::vector<SweepRow> rows;
-  std::string calibration_source;
-  std::vector<const Task*> given;
-  given.reserve(suites.size());
-  for (const Dataset& suite : suites) given.push_back(suite.task);
-  const std::vector<const Task*> averaged = AveragedTasks(given, model.plan.Parameters(*model.weights));
-  std::erase_if(suites, [&](const Dataset& suite) {
-    return std::find(averaged.begin(), averaged.end(), suite.task) == averaged.end();
-  });
-  // Over the suites, of which there is one at least.
-  const auto mean_accuracy = [&](const DepthPlan& plan) {
-    const std::vector<Variant> variants = {{"", plan}};
-    Journal none("");
-    const EvalJob job = {context, model,    variants, EvalOptions{.bos = ParseBos(options.evaluation.bos)},
-                         none,    *progress};
-    std::vector<TaskSummary> tasks;
-    tasks.reserve(suites.size());
-    for (const Dataset& suite : suites) tasks.push_back(Summarize(suite, Evaluate(job, suite), /*all=*/false));
-    return Means(tasks, averaged).front().mean;
+  settings.progress = progress.get();
+  settings.tell = [](const std::string& message) { std::fprintf(stderr, "shiftrt: %s\n", message.c_str()); };
+  std::vector<SweepRow> found;
+  settings.done = [&](const SweepRow& row) {
+    found.push_back(row);
+    if (first && !options.csv.empty()) WriteFileText(options.csv, SweepCsv(found));  // for the case of an interruption
   };
-  SweepSource source;
-  source.open = [&](uint64_t seed, int64_t samples) {
-    CalibrationSpec spec = calibration;
-    spec.samples = samples;
-    CalibrationSet set = LoadCalibration(spec, model.RequireTokenizer(), seed, /*batch_tokens=*/spec.tokens);
-    context.processes->CheckSame("calibration text (hash)", set.hash);
-    calibration_source = set.source;
-    return set;
-  };
-  source.measure = [&](const DepthPlan& plan) {
-    Decoder decoder(context, model.weights, plan);
-    Quality quality{WindowedPerplexity(decoder, heldout.tokens, window, options.protocol, *progress).perplexity};
-    if (suites.empty()) return quality;
-    const Estimate accuracy = mean_accuracy(plan);
-    quality.accuracy = accuracy.value;
-    quality.accuracy_error = accuracy.error;
-    return quality;
-  };
-  SweepJournal journal(options.journal, JournalKey(options, calibration, model, heldout));
-  context.processes->CheckSame("journal, which is to be in a directory of all hosts: cells",
-                               fmt::format("{}", journal.cells()));
-  if (first)
-    for (const std::string& bad : journal.bad())
-      std::fprintf(stderr, "shiftrt: %s; its cell is computed again\n", bad.c_str());
-  if (first && journal.cells() > 0)
-    std::fprintf(
-        stderr, "shiftrt: %s\n",
-        fmt::format("{} cells come from {}, where an interrupted sweep left them", journal.cells(), options.journal)
-            .c_str());
-  source.known = [&](const ShiftOptions& cell, int64_t samples) { return journal.Find(cell, samples); };
-  source.row = [&](const SweepRow& row) {
-    if (first && journal.Find(row.options, row.samples) == nullptr) journal.Add(row);
-    rows.push_back(row);
-    if (first && !options.csv.empty())
-      WriteFile(options.csv, SweepCsv(rows));  // an interrupted sweep leaves what it found
-  };
-  Sweep({context, model, *progress}, axes, source);
+  const SweepResult result = Sweep(model, axes, settings, resources);
+  const std::vector<SweepRow>& rows = result.rows;
 
   PaperTable paper;
-  if (!options.preset.empty()) paper = {PaperModel(model.name), options.preset};
+  if (!options.preset.empty()) paper = {PaperModel(model.Name()), options.preset};
   const std::string summary =
-      fmt::format("{}: calibration {}; {} perplexity on {} tokens of {}; original {:.2f}{}", model.name,
-                  calibration_source, options.protocol, heldout.tokens.size() / window * window, heldout.Description(),
-                  rows.front().original.perplexity, AccuracySummary(rows.front().original, suites));
+      fmt::format("{}: calibration {}; {} perplexity on {} tokens of {}; original {:.2f}{}", model.Name(),
+                  result.calibration, options.protocol, heldout.tokens.size() / window * window, heldout.Description(),
+                  rows.front().original.perplexity, AccuracySummary(result));
   fmt::print("{}{}{}\n", options.preset, options.preset.empty() ? "" : ", ", summary);
   Print(rows, paper);
-  options.common.WriteJson({{"model", model.name},
+  options.common.WriteJson({{"model", model.Name()},
                             {"preset", options.preset},
-                            {"calibration", calibration_source},
+                            {"calibration", result.calibration},
                             {"protocol", options.protocol},
                             {"text", heldout.source},
                             {"rows", SweepJson(rows)}});
   if (!first) return 0;
-  if (!options.markdown.empty()) WriteFile(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper));
+  if (!options.markdown.empty()) WriteFileText(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper));
   if (!options.report.empty()) {
     const std::string title = options.preset.empty() ? "shiftrt sweep" : "shiftrt sweep: " + options.preset;
-    WritePage(SweepPage(title, summary, rows, paper, config.hidden), options.report);
+    WritePage(SweepPage(title, summary, rows, paper, hidden), options.report);
     fmt::print("report: {}/index.html\n", options.report);
   }
-  journal.Remove();
+  std::error_code ignored;
+  if (!options.journal.empty()) std::filesystem::remove(options.journal, ignored);
   return 0;
 }
 

@@ -63,6 +63,7 @@ constexpr FieldFlag kFlags[] = {
     {"span", "--span"},
     {"steps", "--steps"},
     {"gpus", "--device"},
+    {"suites", "--eval"},
     {"tasks", "--tasks"},
     {"tasks", "--eval"},
     {"threads", "--threads"},

@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "models/part_json.h"
 #include "runtime/check.h"
 #include "tools/paper/paper.h"
 
@@ -25,38 +24,34 @@ struct TableAxis {
 
 std::string OrNone(bool has, std::string text) { return has ? std::move(text) : "-"; }
 
-std::string RankText(const SweepRow& row) {
-  return OrNone(row.options.correction->has_rank(), "rank " + Format(row.options.fit.rank));
+// The text of a field that the correction reads.
+std::string IfRead(const SweepRow& row, const char* field, std::string text) {
+  return OrNone(Reads(row.recipe, field), std::move(text));
 }
 
-// True if the user chooses calibration mode and token weights for the correction.
-bool TakesRecipe(const SweepRow& row) { return row.options.correction->takes_recipe(); }
+std::string RankText(const SweepRow& row) { return IfRead(row, "rank", "rank " + Format(row.recipe.rank)); }
 
-std::string ModeText(const SweepRow& row) { return OrNone(TakesRecipe(row), Name(row.options.mode)); }
+std::string ModeText(const SweepRow& row) { return IfRead(row, "mode", Name(row.recipe.mode)); }
 
 std::string WeightText(const SweepRow& row) {
-  return OrNone(row.options.correction->takes_weights() || row.options.heal != Heal::kOff,
-                "weights " + Format(row.options.weighting));
+  return IfRead(row, "weighting", "weights " + Format(row.recipe.weighting));
 }
 
 std::string FactorizationText(const SweepRow& row) {
-  return OrNone(row.options.correction->takes_weights() && row.options.correction->has_rank(),
-                Name(row.options.fit.factorization));
+  return IfRead(row, "factorization", Name(row.recipe.factorization));
 }
 
-std::string LambdaText(const SweepRow& row) {
-  return OrNone(row.options.correction->has_lambda() || row.options.heal != Heal::kOff,
-                "lambda " + Format(row.options.fit.ridge.lambda));
-}
+std::string LambdaText(const SweepRow& row) { return IfRead(row, "lambda", "lambda " + Format(row.recipe.lambda)); }
 
 double RankNumber(const SweepRow& row, int64_t hidden) {
-  return !row.options.correction->has_rank()                   ? std::nan("")
-         : row.options.fit.rank.kind == RankSpec::Kind::kFull  ? static_cast<double>(hidden)
-         : row.options.fit.rank.kind == RankSpec::Kind::kFixed ? static_cast<double>(row.options.fit.rank.rank)
-                                                               : std::nan("");
+  const RankSpec& rank = row.recipe.rank;
+  return !Reads(row.recipe, "rank")            ? std::nan("")
+         : rank.kind == RankSpec::Kind::kFull  ? static_cast<double>(hidden)
+         : rank.kind == RankSpec::Kind::kFixed ? static_cast<double>(rank.rank)
+                                               : std::nan("");
 }
 
-std::string UnitText(const SweepRow& r) { return r.options.prune.halves() ? "half" : "block"; }
+std::string UnitText(const SweepRow& r) { return r.recipe.prune.halves() ? "half" : "block"; }
 // A half counts as half a block.
 double BlocksRemoved(const SweepRow& r) {
   int64_t halves = 0;
@@ -64,28 +59,27 @@ double BlocksRemoved(const SweepRow& r) {
   return static_cast<double>(halves) / 2;
 }
 std::string RemovedText(const SweepRow& r) {
-  return r.options.prune.halves() ? fmt::format("{:g} half blocks", 2 * BlocksRemoved(r))
-                                  : fmt::format("{:g} layers", BlocksRemoved(r));
+  return r.recipe.prune.halves() ? fmt::format("{:g} half blocks", 2 * BlocksRemoved(r))
+                                 : fmt::format("{:g} layers", BlocksRemoved(r));
 }
 
 std::string PrunedSeries(const SweepRow& r) {
-  return r.options.prune.criterion + (r.options.prune.halves() ? " (halves)" : "");
+  return r.recipe.prune.criterion + (r.recipe.prune.halves() ? " (halves)" : "");
 }
 
 double LambdaNumber(const SweepRow& row, int64_t) {
-  const LambdaSpec& lambda = row.options.fit.ridge.lambda;
+  const LambdaSpec& lambda = row.recipe.lambda;
   const bool fixed = lambda.kind == LambdaSpec::Kind::kAbsolute || lambda.kind == LambdaSpec::Kind::kRelative;
   return fixed ? lambda.value : std::nan("");
 }
 
 const std::vector<TableAxis>& Axes() {
   static const std::vector<TableAxis> axes = {
-      {"criterion", "criterion", [](const SweepRow& r) { return r.options.prune.criterion; }, nullptr, false},
+      {"criterion", "criterion", [](const SweepRow& r) { return r.recipe.prune.criterion; }, nullptr, false},
       {"unit", "unit", UnitText, nullptr, false},
       {"removed", "layers removed", RemovedText, [](const SweepRow& r, int64_t) { return BlocksRemoved(r); }, false},
-      {"correction", "correction", [](const SweepRow& r) { return std::string(r.options.correction->name); }, nullptr,
-       false},
-      {"healed", "healed", [](const SweepRow& r) { return std::string(Name(r.options.heal)); }, nullptr, false},
+      {"correction", "correction", [](const SweepRow& r) { return r.recipe.correction; }, nullptr, false},
+      {"healed", "healed", [](const SweepRow& r) { return std::string(Name(r.recipe.heal)); }, nullptr, false},
       {"calibration", "calibration", ModeText, nullptr, false},
       {"token weights", "token weights", WeightText, nullptr, false},
       {"samples", "calibration samples", [](const SweepRow& r) { return fmt::format("{} samples", r.samples); },
@@ -215,11 +209,11 @@ std::string SweepCsv(const std::vector<SweepRow>& rows) {
     csv += fmt::format(
         "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},\"{}"
         "\"\n",
-        r.options.prune.text, Names(r.removed, " "), r.options.seed, r.samples, r.tokens, r.options.correction->name,
-        Name(r.options.mode), Format(r.options.weighting), Format(r.options.fit.ridge.lambda),
-        Name(r.options.fit.factorization), Format(r.options.fit.rank), Name(r.options.heal), r.parameters, r.r2_fit,
-        r.r2_heldout, r.original.perplexity, r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy,
-        r.pruned.accuracy, r.corrected.accuracy, r.chosen);
+        Format(r.recipe.prune), Names(r.removed, " "), r.recipe.seed, r.samples, r.tokens, r.recipe.correction,
+        Name(r.recipe.mode), Format(r.recipe.weighting), Format(r.recipe.lambda), Name(r.recipe.factorization),
+        Format(r.recipe.rank), Name(r.recipe.heal), r.parameters, r.r2_fit, r.r2_heldout, r.original.perplexity,
+        r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy, r.pruned.accuracy, r.corrected.accuracy,
+        r.chosen);
   return csv;
 }
 
@@ -229,21 +223,24 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
     return nlohmann::json{
         {"original", r.original.*value}, {"pruned", r.pruned.*value}, {"corrected", r.corrected.*value}};
   };
-  for (const SweepRow& r : rows)
-    out.push_back({{"prune", r.options.prune.text},
-                   {"criterion", r.options.prune.criterion},
+  for (const SweepRow& r : rows) {
+    nlohmann::json removed = nlohmann::json::array();
+    for (const BlockPart& part : r.removed)
+      removed.push_back(part.halves == Halves::kBoth ? nlohmann::json(part.layer) : nlohmann::json(Name(part)));
+    out.push_back({{"prune", Format(r.recipe.prune)},
+                   {"criterion", r.recipe.prune.criterion},
                    {"unit", UnitText(r)},
-                   {"removed", r.removed},
-                   {"seed", r.options.seed},
+                   {"removed", removed},
+                   {"seed", r.recipe.seed},
                    {"samples", r.samples},
                    {"tokens", r.tokens},
-                   {"correction", r.options.correction->name},
-                   {"heal", Name(r.options.heal)},
-                   {"calibration", Name(r.options.mode)},
-                   {"token_weight", Format(r.options.weighting)},
-                   {"lambda", Format(r.options.fit.ridge.lambda)},
-                   {"factorization", Name(r.options.fit.factorization)},
-                   {"rank", Format(r.options.fit.rank)},
+                   {"correction", r.recipe.correction},
+                   {"heal", Name(r.recipe.heal)},
+                   {"calibration", Name(r.recipe.mode)},
+                   {"token_weight", Format(r.recipe.weighting)},
+                   {"lambda", Format(r.recipe.lambda)},
+                   {"factorization", Name(r.recipe.factorization)},
+                   {"rank", Format(r.recipe.rank)},
                    {"adapter_parameters", r.parameters},
                    {"chosen", r.chosen},
                    {"r2_fit", r.r2_fit},
@@ -251,6 +248,7 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
                    {"perplexity", both(r, &Quality::perplexity)},
                    {"accuracy", both(r, &Quality::accuracy)},  // NaN becomes null
                    {"accuracy_error", both(r, &Quality::accuracy_error)}});
+  }
   return out;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shift/sweep.h"
+#include "shiftrt/sweep.h"
 #include "tools/paper/paper.h"
 #include "tools/report/page.h"
 

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/text.h"
 #include "text/documents.h"
 #include "tools/options.h"
@@ -99,6 +100,8 @@ void Limit(int64_t limit, const LanguageModel& model, const std::string& protoco
 }
 
 std::string ReadFileText(const std::string& file) { return ReadText(file); }
+
+void WriteFileText(const std::string& file, const std::string& text) { WriteFile(file, text); }
 
 void AddTextTokens(CLI::App& app, int64_t& text_tokens) {
   app.add_option("--text-tokens", text_tokens,

@@ -47,6 +47,8 @@ void Limit(int64_t limit, const LanguageModel& model, const std::string& protoco
 std::vector<std::string> ReadPrompts(const std::string& name);
 // The text of a file, as runtime/text.h reads it.
 std::string ReadFileText(const std::string& file);
+// Writes a whole file. Throws Error if that fails.
+void WriteFileText(const std::string& file, const std::string& text);
 // Adds --text-tokens.
 void AddTextTokens(CLI::App& app, int64_t& text_tokens);
 

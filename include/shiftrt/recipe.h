@@ -44,6 +44,11 @@ struct PruneSpec {
 /// \return what is to be removed
 /// \throws UsageError naming what is wrong, and listing the criteria if the name is unknown
 PruneSpec ParsePrune(const std::string& text, const std::string& default_amount = "");
+/// \param text several of them with commas between them: "bi,angular:4,keep=first:2,layers=3,5"
+/// \param default_amount what a criterion without an amount gets
+/// \return what is to be removed by each
+/// \throws UsageError as ParsePrune() does
+std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string& default_amount);
 /// The inverse of ParsePrune().
 /// \param spec what is to be removed
 /// \return its words
@@ -133,6 +138,9 @@ struct TokenWeights {
   bool norm = false;   ///< "norm": 1 / mean square of the block's output at the token
   double first = 1;    ///< "first:W": for the first token of a sample
   double massive = 1;  ///< "massive:W": for tokens with a massive activation
+
+  /// \return whether all tokens count the same
+  bool uniform() const { return !norm && first == 1 && massive == 1; }
 };
 /// \param text "none", or any of the words of TokenWeights with commas between them
 /// \return the weights
@@ -218,6 +226,12 @@ struct Recipe {
 /// \return whether Repair() reads calibration text for it
 /// \throws UsageError for a criterion or a correction that does not exist
 bool ReadsText(const Recipe& recipe);
+
+/// \param recipe what to remove and how to repair it
+/// \param field a name that Set() takes
+/// \return whether Repair() reads that field for the correction of the recipe; true for a field that all corrections
+/// have \throws UsageError for a correction that does not exist
+bool Reads(const Recipe& recipe, std::string_view field);
 
 /// A recipe by name, for what the repaired model may cost at run time.
 struct NamedRecipe {

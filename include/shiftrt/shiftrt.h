@@ -19,5 +19,6 @@
 #include "shiftrt/repair.h"
 #include "shiftrt/resources.h"
 #include "shiftrt/runner.h"
+#include "shiftrt/sweep.h"
 #include "shiftrt/tokenizer.h"
 #include "shiftrt/version.h"

@@ -122,7 +122,7 @@ class Search {
 
   // The paper's recipe first.
   void TryIndependent() {
-    const std::vector<TokenWeighting> weightings = {TokenWeighting(), TokenWeighting{.norm = true}};
+    const std::vector<TokenWeighting> weightings = {TokenWeighting(), TokenWeighting{{.norm = true}}};
     CalibrationSums sums;
     {
       const Stopwatch watch(seconds_.calibrate);

@@ -20,9 +20,6 @@ Unit ParseUnit(std::string_view name);
 int64_t UnitsOf(Unit unit, int64_t layers);
 BlockPart PartOf(Unit unit, int64_t index);
 
-// Several of them, comma separated: "bi,angular:4,keep=first:2,layers=3,5".
-std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string& default_amount);
-
 // The number of units to remove: blocks, or halves, of which a share or a target takes twice as many as it would
 // take blocks. Throws UsageError for an amount that removes nothing or everything, more than `keep` leaves, or a target
 // that no removal reaches.

@@ -69,9 +69,9 @@ std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> product
   return weights;
 }
 
-TokenWeighting ParseTokenWeighting(const std::string& text) {
+TokenWeights ParseTokenWeights(const std::string& text) {
   constexpr std::string_view kFirst = "first:", kMassive = "massive:";
-  TokenWeighting weighting;
+  TokenWeights weighting;
   if (text == "none") return weighting;
   std::string_view rest = text;
   while (true) {
@@ -92,7 +92,7 @@ TokenWeighting ParseTokenWeighting(const std::string& text) {
   }
 }
 
-std::string Format(const TokenWeighting& weighting) {
+std::string Format(const TokenWeights& weighting) {
   if (weighting.uniform()) return "none";
   std::vector<std::string> parts;
   if (weighting.norm) parts.emplace_back("norm");

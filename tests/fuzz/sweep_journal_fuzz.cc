@@ -3,10 +3,10 @@
 // of a line whose checksum is right. The result must be cells, and bad lines by name.
 #include <cstdint>
 
+#include "api/sweep_journal.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/temporary_directory.h"
 #include "tests/write_text.h"
-#include "tools/sweep_journal.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const shiftrt::TemporaryDirectory directory;

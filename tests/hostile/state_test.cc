@@ -3,6 +3,7 @@
 // processes.
 #include <deque>
 
+#include "api/sweep_journal.h"
 #include "eval/journal.h"
 #include "runtime/checked_lines.h"
 #include "runtime/messages.h"
@@ -10,7 +11,6 @@
 #include "shift/fit/fit.h"
 #include "shift/sums/gram_file.h"
 #include "tests/hostile/hostile.h"
-#include "tools/sweep_journal.h"
 #include "train/checkpoint.h"
 
 namespace shiftrt::hostile {

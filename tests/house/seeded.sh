@@ -19,7 +19,7 @@ printf '#include "kernels/cuda/gram.h"\n#include "include/shiftrt/error.h"\n#inc
 echo '#include "engine/decoder.h"' >tests/shift/listed_test.cc
 # Commands: a new one that calls a room below the public face, and a listed one that no longer does.
 printf '#include "shiftrt/runner.h"\n#include "tools/options.h"\n#include "engine/decoder.h"\n' >tools/cmd_speak.cc
-echo '#include "shiftrt/runner.h"' >tools/cmd_sweep.cc
+echo '#include "shiftrt/runner.h"' >tools/cmd_bench.cc
 cp tests/shift/listed_test.cc tests/shift/lonely_test.cc
 cp tests/shift/listed_test.cc tests/shift/silent_test.cc
 printf 'TEST(Ridge, DIS%s) {}\nTEST(Ridge, Skips) { GTEST_SKIP(); }\nTEST(Ridge, Says) { GTEST_SKIP() << "no GPU"; }\n// TEST(Ridge, Out) {}\n' ABLED_Solves >tests/shift/off_test.cc
@@ -91,7 +91,7 @@ tests/shift/off_test.cc:2
 tests/shift/off_test.cc:3
 tests/shift/off_test.cc:5
 tests/shift/silent_test.cc:1
-tools/cmd_speak.cc:4
-tools/cmd_sweep.cc:1'
+tools/cmd_bench.cc:1
+tools/cmd_speak.cc:4'
 places=$(LC_ALL=C sort <<<"$found" | grep -oE '^[^:]+:[0-9]+')
 [ "$places" = "$expected" ] || { printf 'found:\n%s\nexpected breaches at:\n%s\n' "$found" "$expected"; exit 1; }

@@ -459,7 +459,7 @@ TEST_F(HalvesOfBlocks, ASweepFitsThemAsARunDoes) {
   EXPECT_EQ(Names(rows[1].removed), "2.attn, 4");
   EXPECT_EQ(Names(rows[2].removed), "5");
   EXPECT_EQ(rows[0].parameters, 2 * (2 * 4 * kWidth + kWidth));
-  axes.corrections = {&FindCorrection("laco")};
+  axes.corrections = {"laco"};
   EXPECT_THROW(Sweep({context_, model_, progress}, axes, source), UsageError);
 }
 

@@ -48,8 +48,8 @@ class SweepTest : public test::SmallModel {
       ++measured_;
       return Quality{.perplexity = Measure(plan)};
     };
-    source.known = [&](const ShiftOptions& options, int64_t samples) -> const SweepRow* {
-      const auto found = known_.find({SettingText(options), options.seed, samples});
+    source.known = [&](const Recipe& recipe, int64_t samples) -> const SweepRow* {
+      const auto found = known_.find({SettingText(recipe), recipe.seed, samples});
       return found == known_.end() ? nullptr : &found->second;
     };
     source.row = [&](const SweepRow& row) { rows.push_back(row); };
@@ -78,15 +78,15 @@ TEST_F(SweepTest, CellsThatAreKnownAreNotComputedAgain) {
   const std::vector<SweepRow> whole = Run(axes);
   ASSERT_EQ(whole.size(), 8u);
   for (size_t i = 0; i < 6; ++i)  // all of seed 0, and two cells of seed 1
-    known_[{SettingText(whole[i].options), whole[i].options.seed, whole[i].samples}] = whole[i];
+    known_[{SettingText(whole[i].recipe), whole[i].recipe.seed, whole[i].samples}] = whole[i];
   opened_ = measured_ = 0;
   const std::vector<SweepRow> again = Run(axes);
   EXPECT_EQ(opened_, 1);
   EXPECT_EQ(measured_, 2) << "the corrected models of the last two cells";
   ASSERT_EQ(again.size(), whole.size());
   for (size_t i = 0; i < whole.size(); ++i) {
-    EXPECT_EQ(SettingText(again[i].options), SettingText(whole[i].options));
-    EXPECT_EQ(again[i].options.seed, whole[i].options.seed);
+    EXPECT_EQ(SettingText(again[i].recipe), SettingText(whole[i].recipe));
+    EXPECT_EQ(again[i].recipe.seed, whole[i].recipe.seed);
     EXPECT_EQ(again[i].corrected.perplexity, whole[i].corrected.perplexity);
     EXPECT_EQ(again[i].original.perplexity, whole[i].original.perplexity);
   }
@@ -102,10 +102,10 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
   ASSERT_EQ(rows.size(), 4u * 2 * 2 * 3 * 2);
   NoProgress progress;
   for (const SweepRow& row : rows) {
-    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.options.prune.text, Format(row.options.fit.ridge.lambda),
-                             Name(row.options.fit.factorization), Format(row.options.fit.rank), row.options.seed));
-    const CalibrationSet calibration = MakeCalibration(100 + row.options.seed, kSamples);
-    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.options);
+    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.recipe.prune.text, Format(row.recipe.lambda),
+                             Name(row.recipe.factorization), Format(row.recipe.rank), row.recipe.seed));
+    const CalibrationSet calibration = MakeCalibration(100 + row.recipe.seed, kSamples);
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, OptionsOf(row.recipe));
     EXPECT_EQ(row.removed, run.selection.removed);
     EXPECT_EQ(row.tokens, 28 * 32);
     EXPECT_EQ(row.samples, kSamples);
@@ -129,9 +129,9 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
 TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
   SweepAxes axes = Axes({"layers=1,2,4"});
   axes.corrections.clear();
-  for (const Correction& correction : Corrections()) axes.corrections.push_back(&correction);
+  for (const Correction& correction : Corrections()) axes.corrections.emplace_back(correction.name);
   axes.modes = {Calibration::kSequential, Calibration::kIndependent, Calibration::kDrift};
-  axes.weightings = {TokenWeighting(), ParseTokenWeighting("norm,first:0")};
+  axes.weightings = {TokenWeights(), ParseTokenWeights("norm,first:0")};
   axes.ranks = {RankSpec::Fixed(2), RankSpec::Full()};
   const std::vector<SweepRow> rows = Run(axes);
   // Adapters in every mode with all weights, of which a mean update has no rank; refit and joint with all weights,
@@ -141,14 +141,13 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
   const CalibrationSet calibration = MakeCalibration(100, kSamples);
   NoProgress progress;
   for (const SweepRow& row : rows) {
-    SCOPED_TRACE(fmt::format("{} {} {} {}", row.options.correction->name, Name(row.options.mode),
-                             Format(row.options.weighting), Format(row.options.fit.rank)));
-    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.options);
+    SCOPED_TRACE(fmt::format("{} {} {} {}", row.recipe.correction, Name(row.recipe.mode), Format(row.recipe.weighting),
+                             Format(row.recipe.rank)));
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, OptionsOf(row.recipe));
     // Corrections that scale the stream have sites but no R².
     EXPECT_EQ(std::isnan(row.r2_heldout),
               std::ranges::all_of(run.sites, [](const SiteReport& site) { return std::isnan(site.r2_heldout); }));
-    if (row.options.correction->name == "auto")
-      continue;  // may fit a part of the text, by its order, which the sweep mixes
+    if (row.recipe.correction == "auto") continue;  // may fit a part of the text, by its order, which the sweep mixes
     EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * std::abs(row.original.perplexity));
     EXPECT_EQ(row.tokens, run.sites.empty() ? 0 : run.sites[0].tokens);
   }
@@ -156,15 +155,15 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
 
 TEST_F(SweepTest, HealingIsAnAxis) {
   SweepAxes axes = Axes({"layers=2"});
-  axes.corrections = {&FindCorrection("lra"), &FindCorrection("none")};
+  axes.corrections = {"lra", "none"};
   axes.heals = {Heal::kOff, Heal::kAll};
   const std::vector<SweepRow> rows = Run(axes);
   ASSERT_EQ(rows.size(), 4u);
   const CalibrationSet calibration = MakeCalibration(100, kSamples);
   NoProgress progress;
   for (const SweepRow& row : rows) {
-    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.options);
-    EXPECT_EQ(run.healed.empty(), row.options.heal == Heal::kOff);
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, OptionsOf(row.recipe));
+    EXPECT_EQ(run.healed.empty(), row.recipe.heal == Heal::kOff);
     EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * std::abs(row.original.perplexity));
   }
 }
@@ -210,7 +209,12 @@ TEST_F(SweepTest, RefusesBeforeAnyWork) {
   EXPECT_THROW(Run(axes), UsageError);
   axes = Axes({"bi:1"});
   axes.samples = {0};
-  EXPECT_THROW(Run(axes), Error);
+  EXPECT_THROW(Run(axes), UsageError);
+  Recipe gated;
+  gated.gate = true;
+  axes = Axes({"bi:1"});
+  axes.recipes = {gated};
+  EXPECT_THROW(Run(axes), UsageError);
   axes = Axes({"bi:1"});
   axes.modes = {Calibration::kIndependent, Calibration::kDrift};
   axes.ranks = {ParseRank("budget:1k")};
@@ -223,9 +227,9 @@ TEST(Summarize, GivesMeansAndDeviationsOverSeeds) {
   for (const auto& [samples, seed, pruned, corrected] : std::vector<std::tuple<int64_t, uint64_t, double, double>>{
            {8, 0, 5, 1}, {16, 0, 5, 4}, {8, 1, 7, 2}, {8, 2, 9, 6}}) {
     SweepRow row;
-    row.options.prune = ParsePrune("random:2");
+    row.recipe.prune = ParsePrune("random:2");
     row.samples = samples;
-    row.options.seed = seed;
+    row.recipe.seed = seed;
     row.original.perplexity = 1;
     row.pruned.perplexity = pruned;
     row.pruned.accuracy = pruned / 10;

@@ -127,7 +127,7 @@ TEST_F(TrainedCorrections, SeveralBlocks) {
     const std::vector<Site> sites = SitesOf(WholeBlocks(line.removed));
     EXPECT_NEAR((*loss_)(DepthPlan::Pruned(Layers(), line.removed)), line.pruned, 6e-4);
     for (const bool norm : {false, true}) {
-      const TokenWeighting weighting{.norm = norm};
+      const TokenWeighting weighting{{.norm = norm}};
       const CalibrationSums sums = Sums(sites, weighting);
       const double independent =
           Corrected(sites, FitSites(context_, sums.Sites(WholeBlocks(line.removed)), options, quiet_));

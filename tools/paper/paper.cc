@@ -189,23 +189,24 @@ std::string PaperModel(const std::string& name) {
 }
 
 std::optional<PaperResult> PaperNumbers(const PaperTable& table, const SweepRow& row) {
-  const ShiftOptions& options = row.options;
-  const std::string& criterion = options.prune.criterion;
+  const Recipe& settings = row.recipe;
+  const std::string& criterion = settings.prune.criterion;
+  const bool ranked = Reads(settings, "rank");
   const bool sequential_table = table.preset == kSequentialPreset;
-  const bool recipe = std::abs(options.prune.ratio - 0.25) < 1e-9 && options.weighting.uniform() &&
-                      row.samples == 256 &&
-                      (options.fit.factorization == Factorization::kSvd || !options.correction->has_rank()) &&
-                      (options.mode == Calibration::kIndependent || sequential_table);
+  const bool recipe = std::abs(settings.prune.ratio - 0.25) < 1e-9 && settings.weighting.uniform() &&
+                      row.samples == 256 && (settings.factorization == Factorization::kSvd || !ranked) &&
+                      (settings.mode == Calibration::kIndependent || sequential_table);
   if (!recipe) return std::nullopt;
-  const std::string rank = Format(options.fit.rank);
-  if (options.correction->name != "lra") {
+  const std::string rank = Format(settings.rank);
+  if (settings.correction != "lra") {
     for (const BaselineRow& paper : kBaselines)
-      if (table.model == paper.model && criterion == paper.criterion && options.correction->name == paper.correction &&
-          (rank == "64" || !options.correction->has_rank()))
+      if (table.model == paper.model && criterion == paper.criterion && settings.correction == paper.correction &&
+          (rank == "64" || !ranked))
         return PaperResult{kUnknown, kUnknown, paper.pruned, paper.corrected};
   } else if (sequential_table) {
     for (const SequentialRow& paper : kSequential)
-      if (table.model == kSequentialModel && criterion == paper.criterion && options.mode == paper.mode && rank == "64")
+      if (table.model == kSequentialModel && criterion == paper.criterion && settings.mode == paper.mode &&
+          rank == "64")
         return PaperResult{kUnknown, kUnknown, kUnknown, paper.corrected};
   } else {
     for (const PaperRow& paper : kResults)

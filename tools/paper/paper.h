@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shift/sweep.h"
+#include "shiftrt/sweep.h"
 
 namespace shiftrt {
 

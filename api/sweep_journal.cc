@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/sweep_journal.h"
+#include "api/sweep_journal.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -42,7 +42,7 @@ void SweepJournal::Take(const Json& json) {
   if (json.at("key").get_ref<const std::string&>() != key_) return;
   const Json& seed = json.at("seed");
   Check(seed.is_number_unsigned(), "{} is not a seed", Shown(seed));
-  SweepRow row;  // its options are those that it is asked for by
+  SweepRow row;  // its recipe is the one that it is asked for by
   row.samples = Integer(json.at("samples"));
   row.removed = json.at("removed").get<std::vector<BlockPart>>();
   row.tokens = Integer(json.at("tokens"));
@@ -56,16 +56,16 @@ void SweepJournal::Take(const Json& json) {
   rows_[{json.at("settings").get<std::string>(), seed.get<uint64_t>(), row.samples}] = std::move(row);
 }
 
-const SweepRow* SweepJournal::Find(const ShiftOptions& options, int64_t samples) const {
-  const auto found = rows_.find({SettingText(options), options.seed, samples});
+const SweepRow* SweepJournal::Find(const Recipe& recipe, int64_t samples) const {
+  const auto found = rows_.find({SettingText(recipe), recipe.seed, samples});
   return found == rows_.end() ? nullptr : &found->second;
 }
 
 void SweepJournal::Add(const SweepRow& row) {
   if (file_.empty()) return;
   const Json json = {{"key", key_},
-                     {"settings", SettingText(row.options)},
-                     {"seed", row.options.seed},
+                     {"settings", SettingText(row.recipe)},
+                     {"seed", row.recipe.seed},
                      {"samples", row.samples},
                      {"removed", row.removed},
                      {"tokens", row.tokens},
@@ -78,12 +78,7 @@ void SweepJournal::Add(const SweepRow& row) {
                      {"corrected", ToJson(row.corrected)}};
   if (!lines_) lines_.emplace(file_);
   lines_->Add(json.dump());
-  rows_[{SettingText(row.options), row.options.seed, row.samples}] = row;
-}
-
-void SweepJournal::Remove() const {
-  std::error_code ignored;
-  if (!file_.empty()) std::filesystem::remove(file_, ignored);
+  rows_[{SettingText(row.recipe), row.recipe.seed, row.samples}] = row;
 }
 
 }  // namespace shiftrt

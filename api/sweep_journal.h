@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sweep --journal FILE`: the cells that an interrupted sweep has finished.
+// The journal of a sweep: the cells that an interrupted sweep has finished.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,9 @@ class SweepJournal {
   SweepJournal(std::filesystem::path file, std::string key);
 
   // The cell of these settings (prune and seed among them), or null.
-  const SweepRow* Find(const ShiftOptions& options, int64_t samples) const;
+  const SweepRow* Find(const Recipe& recipe, int64_t samples) const;
   // Appends a line; throws Error where that fails.
   void Add(const SweepRow& row);
-  // The sweep is done: the file goes.
-  void Remove() const;
   int64_t cells() const { return std::ssize(rows_); }
   // Names the file and the line of each damaged line that was read.
   const std::vector<std::string>& bad() const { return bad_; }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "include/shiftrt/sweep.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "api/impl.h"
+#include "api/repair.h"
+#include "api/suites.h"
+#include "api/sweep_journal.h"
+#include "eval/perplexity.h"
+#include "eval/summary.h"
+#include "include/shiftrt/version.h"
+#include "runtime/check.h"
+#include "runtime/processes.h"
+#include "shift/sweep.h"
+
+namespace shiftrt {
+
+namespace {
+
+// Everything that decides a cell beside its settings.
+std::string JournalKey(const SweepSettings& settings, const CalibrationSpec& calibration, const Model& model,
+                       const Context& context) {
+  std::string text;
+  for (const int32_t token : settings.heldout.tokens) text += fmt::format("{} ", token);
+  if (std::error_code none; std::filesystem::exists(calibration.source, none))
+    text += fmt::format("{}", std::filesystem::last_write_time(calibration.source).time_since_epoch().count());
+  std::string key = fmt::format("{} {} {} {} {} {}x{} {} {}", Version(), model.weights->Fingerprint(),
+                                Name(model.weights->embedding.dtype), settings.device, calibration.source,
+                                calibration.samples, calibration.tokens, settings.protocol, HashHex(text));
+  if (context.products == Products::kBFloat16) key += " bfloat16";
+  const SuiteSettings& suites = settings.suites.impl().settings;
+  if (!settings.suites.empty()) key += fmt::format(" {} {} {}", suites.tasks, suites.limit, suites.shots);
+  return key;
+}
+
+// The suites that a mean accuracy is taken over. Throws UsageError if no suite has right answers.
+std::vector<const Dataset*> AveragedSuites(const Suites& suites, int64_t parameters) {
+  std::vector<const Task*> given;
+  for (const Dataset& suite : suites.impl().datasets) given.push_back(suite.task);
+  const std::vector<const Task*> averaged = AveragedTasks(given, parameters);
+  if (averaged.empty() && !given.empty())
+    FailUsage(Field("suites"), "{}: accuracy is of suites whose right answers are counted",
+              suites.impl().settings.tasks);
+  std::vector<const Dataset*> chosen;
+  for (const Dataset& suite : suites.impl().datasets)
+    if (std::find(averaged.begin(), averaged.end(), suite.task) != averaged.end()) chosen.push_back(&suite);
+  return chosen;
+}
+
+// The mean accuracy over the suites, of which there is one at least.
+Estimate MeanAccuracy(const SweepJob& with, const DepthPlan& plan, Bos bos, const std::vector<const Dataset*>& suites) {
+  const std::vector<Variant> variants = {{"", plan}};
+  Journal none("");
+  const EvalJob job = {with.context, with.model, variants, EvalOptions{.bos = bos}, none, with.progress};
+  std::vector<TaskSummary> summaries;
+  std::vector<const Task*> tasks;
+  for (const Dataset* suite : suites) {
+    summaries.push_back(Summarize(*suite, Evaluate(job, *suite), /*all=*/false));
+    tasks.push_back(suite->task);
+  }
+  return Means(summaries, tasks).front().mean;
+}
+
+}  // namespace
+
+SweepResult Sweep(const LanguageModel& model, const SweepAxes& axes, const SweepSettings& settings,
+                  const Resources& resources) {
+  const Model& original = model.impl().model;
+  CheckOriginal(original);
+  const int64_t window = ProtocolWindow(settings.protocol, original.weights->config);
+  if (!settings.heldout.Scored())
+    FailUsage(Field("heldout"), "a perplexity needs 2 tokens, and this text has {}", settings.heldout.tokens.size());
+  const std::vector<const Dataset*> suites = AveragedSuites(settings.suites, model.Parameters());
+  const CalibrationSpec calibration = TextOf(settings.calibration, original, "calibration");
+  const Context context = MakeContext(resources);
+  Processes& processes = *context.processes;
+  ProgressOf progress(settings.progress);
+  const SweepJob job = {context, original, progress};
+
+  SweepResult result;
+  for (const Dataset* suite : suites)
+    result.averaged.push_back(fmt::format("{} ({} items)", suite->task->title, suite->items.size()));
+  SweepSource source;
+  source.open = [&](uint64_t seed, int64_t samples) {
+    CalibrationSpec spec = calibration;
+    spec.samples = samples;
+    CalibrationSet set = LoadCalibration(spec, original.RequireTokenizer(), seed, /*batch_tokens=*/spec.tokens);
+    processes.CheckSame("calibration text (hash)", set.hash);
+    result.calibration = set.source;
+    return set;
+  };
+  source.measure = [&](const DepthPlan& plan) {
+    Decoder decoder(context, original.weights, plan);
+    Quality quality{
+        WindowedPerplexity(decoder, settings.heldout.tokens, window, settings.protocol, progress).perplexity};
+    if (suites.empty()) return quality;
+    const Estimate accuracy = MeanAccuracy(job, plan, settings.suites.impl().bos, suites);
+    quality.accuracy = accuracy.value;
+    quality.accuracy_error = accuracy.error;
+    return quality;
+  };
+  SweepJournal journal(settings.journal, JournalKey(settings, calibration, original, context));
+  processes.CheckSame("journal, which is to be in a directory of all hosts: cells", fmt::format("{}", journal.cells()));
+  if (processes.first() && settings.tell) {
+    for (const std::string& bad : journal.bad()) settings.tell(bad + "; its cell is computed again");
+    if (journal.cells() > 0)
+      settings.tell(fmt::format("{} cells come from {}, where an interrupted sweep left them", journal.cells(),
+                                settings.journal.string()));
+  }
+  source.known = [&](const Recipe& recipe, int64_t samples) { return journal.Find(recipe, samples); };
+  source.row = [&](const SweepRow& row) {
+    if (processes.first() && journal.Find(row.recipe, row.samples) == nullptr) journal.Add(row);
+    result.rows.push_back(row);
+    if (settings.done) settings.done(row);
+  };
+  Sweep(job, axes, source);
+  return result;
+}
+
+}  // namespace shiftrt
