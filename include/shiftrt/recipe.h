@@ -229,8 +229,8 @@ bool ReadsText(const Recipe& recipe);
 
 /// \param recipe what to remove and how to repair it
 /// \param field a name that Set() takes
-/// \return whether Repair() reads that field for the correction of the recipe; true for a field that all corrections
-/// have \throws UsageError for a correction that does not exist
+/// \return whether the correction of the recipe reads that field; true for a field that is not a correction's
+/// \throws UsageError for a correction that does not exist
 bool Reads(const Recipe& recipe, std::string_view field);
 
 /// A recipe by name, for what the repaired model may cost at run time.

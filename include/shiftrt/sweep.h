@@ -114,7 +114,8 @@ struct SweepResult {
 /// Repairs the model by every recipe and measures the results. A seed takes one pass over the calibration text for the
 /// criteria that read it and, per token weighting, one for the sums of all layers that any criterion removes. These
 /// serve every independent fit, and larger sizes of the text add to the sums of smaller ones. Any other correction
-/// takes the passes of Repair() per cell. \param model an original model; one that is already pruned is a UsageError
+/// takes the passes of Repair() per cell.
+/// \param model an original model; one that is already pruned is a UsageError
 /// \param axes what is tried
 /// \param settings texts, suites, files and reports
 /// \param resources what the sweep may use of the machine

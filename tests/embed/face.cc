@@ -91,6 +91,53 @@ void Describes(const shiftrt::LanguageModel& model, const shiftrt::RepairResult&
   EXPECT(shiftrt::SupportedFamilies().size() > 10);
 }
 
+// A sweep that stops after two of its rows continues from its journal and gives the rows of a whole one.
+void Sweeps(const shiftrt::LanguageModel& model, const std::filesystem::path& journal) {
+  shiftrt::SweepAxes axes;
+  axes.prunes = shiftrt::ParsePruneList("bi:2,layers=1", "");
+  axes.ranks = {shiftrt::RankSpec::Fixed(4), shiftrt::RankSpec::Fixed(8)};
+  axes.samples = {8};
+  shiftrt::SweepSettings settings;
+  settings.calibration.tokens = 32;
+  settings.heldout = ReadHeldOutText(model, (model.Directory() / "heldout.txt").string(), 256);
+  settings.protocol = "seq128";
+  const shiftrt::SweepResult whole = Sweep(model, axes, settings);
+  EXPECT(whole.rows.size() == 4 && Summarize(whole.rows).size() == 4);
+  EXPECT(whole.rows[0].removed.size() == 2 && whole.rows[3].recipe.rank.rank == 8);
+
+  std::filesystem::remove(journal);
+  settings.journal = journal;
+  int rows = 0;
+  settings.done = [&](const shiftrt::SweepRow&) {
+    if (++rows == 2) throw shiftrt::Error("stopped");
+  };
+  EXPECT(Refusal<shiftrt::Error>([&] { Sweep(model, axes, settings); }) == "stopped");
+  std::string told;
+  settings.tell = [&](const std::string& message) { told += message; };
+  settings.done = {};
+  const shiftrt::SweepResult continued = Sweep(model, axes, settings);
+  EXPECT(told.find("2 cells come from") == 0 && continued.rows.size() == 4);
+  for (size_t i = 0; i < continued.rows.size(); ++i) {
+    const shiftrt::SweepRow &a = whole.rows[i], &b = continued.rows[i];
+    EXPECT(a.removed == b.removed && a.recipe.rank.rank == b.recipe.rank.rank && a.r2_fit == b.r2_fit);
+    EXPECT(a.original.perplexity == b.original.perplexity && a.pruned.perplexity == b.pruned.perplexity);
+    EXPECT(a.corrected.perplexity == b.corrected.perplexity);
+  }
+
+  const auto refused = [&](const shiftrt::SweepAxes& changed, const shiftrt::SweepSettings& with) {
+    const std::string message = Refusal<shiftrt::UsageError>([&] { Sweep(model, changed, with); });
+    return message.substr(0, message.find(':'));
+  };
+  shiftrt::SweepAxes wrong = axes;
+  wrong.corrections = {"guess"};
+  EXPECT(refused(wrong, settings) == "correction");
+  wrong = axes;
+  wrong.seeds = {};
+  EXPECT(refused(wrong, settings) == "seeds");
+  settings.protocol = "guess";
+  EXPECT(refused(axes, settings) == "protocol");
+}
+
 void Errors(const shiftrt::LanguageModel& model) {
   EXPECT(Refusal<shiftrt::Error>([] { shiftrt::LanguageModel::Open("/nowhere"); }).find("/nowhere") !=
          std::string::npos);
@@ -365,6 +412,7 @@ void Run(const char* name, const char* directory) {
   Chats(model, std::string(directory) + ".chat");
   Tokenizes(model);
   Describes(model, repair);
+  Sweeps(model, std::string(directory) + ".sweep");
 }
 
 }  // namespace
