@@ -28,6 +28,7 @@ struct SweepOptions {
   std::vector<uint64_t> seeds;
   int64_t text_tokens = 0;
   bool penalize_bias = false;
+  bool ranks_of_preset = false;  // lra has those of the preset
 };
 
 // Gives the options that the command line leaves out the values of the preset.
@@ -40,6 +41,7 @@ void TakePreset(const CLI::App& app, SweepOptions& options) {
   take("--correction", options.correction, preset.corrections);
   take("--calibration-mode", options.calibration_mode, preset.modes);
   take("--lra", options.lra, preset.ranks);
+  options.ranks_of_preset = app.count("--lra") == 0;
   take("--samples", options.samples, preset.samples);
   take("--seeds", options.seeds, preset.seeds);
   take("--factorize", options.factorize, std::vector<std::string>{"svd"});
@@ -67,7 +69,7 @@ SweepAxes MakeAxes(const SweepOptions& options, const CalibrationSpec& calibrati
   for (const std::string& text : options.lra) {
     axes.ranks.push_back(ParseRank(text));
     // A preset made for larger models runs on this one without the ranks it has not got.
-    if (!options.preset.empty() && axes.ranks.back().kind == RankSpec::Kind::kFixed && axes.ranks.back().rank > hidden)
+    if (options.ranks_of_preset && axes.ranks.back().kind == RankSpec::Kind::kFixed && axes.ranks.back().rank > hidden)
       axes.ranks.pop_back();
   }
   if (axes.ranks.empty())

@@ -56,6 +56,7 @@ TEST_F(Cli, SweepWritesACellALine) {
   EXPECT_NE(corrections.find(",bias,drift,\"norm,first:0\","), std::string::npos) << corrections;
   EXPECT_FAILS(sweep({"--preset", "paper-guess"}), 2, "paper-table1");
   EXPECT_FAILS(sweep({"--preset", "paper-table1"}), 2, "ranks (64) exceed the hidden size 32");
+  EXPECT_FAILS(sweep({"--preset", "paper-rank", "--lra", "8,33"}), 2, "--lra");
   EXPECT_FAILS(sweep({"--prune", "bi:1", "--lra", "33"}), 2, "33");
   EXPECT_FAILS(sweep({"--samples", "0"}), 2, "samples");
 }
