@@ -205,6 +205,16 @@ def test_recover_is_that_of_the_command(model, heldout, tmp_path):
     assert model.repair("layers=5", rank=4, samples=8, tokens=64).recovered is None
 
 
+def test_a_recipe_may_have_a_training(model, tmp_path):
+    calibration = tmp_path / "calibration.txt"
+    calibration.write_text(Path(model.directory, "calibration.txt").read_text()[:12000])
+    arguments = dict(prune=[5, 9], text=calibration, samples=16, tokens=64)
+    named = model.repair(**arguments, recipe="recover", recover="tokens=1k")
+    spelled = model.repair(**arguments, correction="joint", rank=64, recover="tokens=1k")
+    assert named.recovery.losses == spelled.recovery.losses
+    assert shiftrt._native.recipe_budget("recover") == "tokens=640k" and shiftrt._native.recipe_budget("stock") == ""
+
+
 def test_the_preset_recover_takes_a_model_without_adapters(model, heldout):
     tuned = model.without([5, 9]).finetune(preset="recover", text=heldout, steps=3, batch=2, length=64, validation=8)
     assert len(tuned.steps) == 3 and tuned.model.adapters == 0
