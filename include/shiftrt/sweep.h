@@ -68,7 +68,7 @@ struct SweepRow {
   Quality corrected = {};               ///< quality with the repair
 };
 
-/// What rows that differ in their seeds alone come to.
+/// The means over rows that differ in their seeds alone.
 struct SweepSummary {
   SweepRow first = {};               ///< the first of the rows
   int64_t seeds = 0;                 ///< the number of rows
@@ -104,7 +104,7 @@ struct SweepSettings {
   Progress* progress = nullptr;  ///< receives reports; null: none are made
 };
 
-/// What Sweep() gives.
+/// The rows of a sweep, and the texts and suites that it read.
 struct SweepResult {
   std::vector<SweepRow> rows = {};         ///< one per cell
   std::string calibration = {};            ///< CalibrationReport::source; empty if all cells come from the journal

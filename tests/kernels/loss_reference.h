@@ -27,7 +27,7 @@ inline std::vector<double> LogSoftmax(std::span<const double> logits, double cap
   const double maximum = *std::max_element(out.begin(), out.end());
   double sum = 0;
   for (const double x : out) sum += std::exp(x - maximum);
-  for (double& x : out) x -= maximum + std::log(sum);
+  for (double& x : out) x = (x - maximum) - std::log(sum);  // in this order, so that huge logits lose nothing
   return out;
 }
 
