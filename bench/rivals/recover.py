@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Compares the recovery of a pruned model with the same training in PyTorch: divergence on held-out text over seconds.
+
+    pip install torch==2.15.0 transformers==5.23.0
+    bench/rivals/recover.py --shiftrt build/release/bin/shiftrt --model SmolLM2-135M-Instruct --layers 12-18 --text c4.jsonl \\
+      --budget 40000 --settings float32,compile --json result.json
+
+Both begin with the model without --layers, unrepaired, because the adapters of shiftrt are no part of a model of PyTorch. Both
+train the kept blocks, the final norm and a head of its own for --budget tokens, as `shiftrt finetune --preset recover` does: half
+cross entropy and half divergence from the original model, AdamW at 1e-4 with a cosine, 4 sequences of at most 256 tokens per step.
+The sequences are the first 250 tokens of the documents of --text; the last --heldout of them are held out, and the divergence on them
+is measured before the first step and after every tenth of the tokens. The two programs draw the order of the sequences by
+themselves. PyTorch pads a step to its longest sequence, or to 256 tokens where it is compiled. The seconds are those of the
+training steps; those of the measurements are left out on both sides. The table has the divergence after each tenth. Below it
+stands how long each takes to the largest of the final divergences, between two measurements by a straight line.
+
+The settings of PyTorch are joined by "+": float32 is its default, "autocast" computes products in bfloat16 (torch.autocast), and
+"compile" uses torch.compile. A setting whose process fails is left out and named.
+"""
+import argparse
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LENGTH, BATCH, RATE, WARMUP, DECAY, CLIP = 256, 4, 1e-4, 0.03, 0.01, 1.0
+CUT = 250  # tokens of a document; a text that is encoded again may have a few more
+
+
+def layer_numbers(text):
+    numbers = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def train(args):
+    """Runs in one process of the rival; prints a line of JSON."""
+    import time
+
+    import torch
+    import transformers
+    settings = args.worker.split("+")
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
+
+    def sequences(file):
+        rows = (json.loads(line)["text"] for line in file.open())
+        return [tokens[:LENGTH] for tokens in (tokenizer(row)["input_ids"] for row in rows) if len(tokens) > 1]
+
+    def load():
+        return transformers.AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+
+    teacher, model = load().eval().requires_grad_(False), load()
+    removed = set(layer_numbers(args.layers))
+    model.model.layers = torch.nn.ModuleList(block for i, block in enumerate(model.model.layers) if i not in removed)
+    model.config.num_hidden_layers = len(model.model.layers)
+    model.config.use_cache = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.model.embed_tokens.requires_grad_(False)
+    model.train()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW([{"params": [p for p in trained if p.dim() > 1], "weight_decay": DECAY},
+                                   {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}], lr=RATE)
+
+    def batch_of(rows):
+        longest = LENGTH if "compile" in settings else max(map(len, rows))
+        tokens = torch.zeros(len(rows), longest, dtype=torch.long)
+        mask = torch.zeros(len(rows), longest, dtype=torch.long)
+        for i, row in enumerate(rows):
+            tokens[i, :len(row)], mask[i, :len(row)] = torch.tensor(row), 1
+        return tokens, mask
+
+    def losses(tokens, mask):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled="autocast" in settings):
+            with torch.no_grad():
+                target = torch.log_softmax(teacher(input_ids=tokens, attention_mask=mask).logits[:, :-1].float(), -1)
+            own = torch.log_softmax(model(input_ids=tokens, attention_mask=mask).logits[:, :-1].float(), -1)
+        counted = mask[:, 1:].bool()
+        divergence = torch.nn.functional.kl_div(own, target, reduction="none", log_target=True).sum(-1)[counted]
+        entropy = -own.gather(-1, tokens[:, 1:, None])[..., 0][counted]
+        return divergence.mean(), entropy.mean()
+
+    if "compile" in settings:
+        losses = torch.compile(losses)
+    heldout = sequences(args.scratch / "heldout.jsonl")
+
+    def measure():
+        sum_, count = 0.0, 0
+        with torch.no_grad():
+            for i in range(0, len(heldout), BATCH):
+                rows = heldout[i:i + BATCH]
+                predicted = sum(len(row) - 1 for row in rows)
+                sum_ += losses(*batch_of(rows))[0].item() * predicted
+                count += predicted
+        return sum_ / count
+
+    texts = sequences(args.scratch / "train.jsonl")
+    steps = max(1, round(args.budget / (BATCH * sum(map(len, texts)) / len(texts))))
+    warmup = max(1, round(WARMUP * steps))
+    marks = {round(steps * i / 10) for i in range(11)}
+    curve, seconds, tokens = [{"tokens": 0, "seconds": 0.0, "divergence": measure()}], 0.0, 0
+    order = []
+    for step in range(steps):
+        while len(order) < BATCH:
+            order += torch.randperm(len(texts)).tolist()
+        rows, order = [texts[i] for i in order[:BATCH]], order[BATCH:]
+        start = time.perf_counter()
+        share = (step + 1) / warmup if step < warmup else \
+            0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * share
+        divergence, entropy = losses(*batch_of(rows))
+        (0.5 * divergence + 0.5 * entropy).backward()
+        torch.nn.utils.clip_grad_norm_(trained, CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds += time.perf_counter() - start
+        tokens += sum(map(len, rows))
+        if step + 1 in marks:
+            curve.append({"tokens": tokens, "seconds": seconds, "divergence": measure()})
+    print(json.dumps({"curve": curve, "steps": steps, "parameters": sum(p.numel() for p in trained),
+                      "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+                      "torch": torch.__version__, "transformers": transformers.__version__}))
+
+
+def run_theirs(args, scratch, settings):
+    command = [sys.executable, __file__, "--worker", settings, "--scratch", scratch, "--model", args.model, "--layers", args.layers]
+    for name in ("threads", "budget"):
+        command += [f"--{name}", str(getattr(args, name))]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    return json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else None
+
+
+def run_ours(args, scratch):
+    here = [args.shiftrt, "run", "--model", args.model, "--prune", f"layers={args.layers}", "--correction", "none", "--calib",
+            f"{scratch}/train.jsonl:4x{LENGTH}", "--text", f"{scratch}/heldout.jsonl", "--text-tokens", "256", "--max-tokens", "1",
+            "--quiet", "--save", f"{scratch}/pruned"]
+    subprocess.run(here, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([args.shiftrt, "finetune", "--model", f"{scratch}/pruned", "--preset", "recover", "--budget", f"tokens={args.budget}",
+                    "--calib", f"{scratch}/train.jsonl", "--validation", f"{scratch}/heldout.jsonl:{args.heldout}", "--threads",
+                    str(args.threads), "--products", args.products, "--quiet", "--save", f"{scratch}/recovered", "--json",
+                    f"{scratch}/recovered.json"], check=True, stdout=subprocess.DEVNULL)
+    found = json.loads((scratch / "recovered.json").read_text())
+    # The JSON has the seconds of all steps together, which are of one size.
+    curve = [{"tokens": found["tokens"] * one["step"] / found["steps"], "seconds": found["seconds"] * one["step"] / found["steps"],
+              "divergence": one["loss"]} for one in found["validation"]]
+    return {"curve": curve, "steps": found["steps"], "parameters": found["parameters"],
+            "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}
+
+
+def seconds_to(curve, divergence):
+    """The seconds after which the curve has this divergence; None if it stays above."""
+    for before, after in zip(curve, curve[1:]):
+        if after["divergence"] <= divergence:
+            fall = before["divergence"] - after["divergence"]
+            share = 1 if fall <= 0 else (before["divergence"] - divergence) / fall
+            return before["seconds"] + share * (after["seconds"] - before["seconds"])
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shiftrt")
+    parser.add_argument("--model", required=True, help="a directory that both programs read")
+    parser.add_argument("--layers", required=True, help="that are removed, such as 12-18")
+    parser.add_argument("--text", type=Path, help=".jsonl with a document in the field `text` of each line")
+    parser.add_argument("--budget", type=int, default=40000, help="tokens to train on")
+    parser.add_argument("--heldout", type=int, default=48, help="documents that are held out")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--products", default="auto", help="of shiftrt: auto, float32 or bfloat16")
+    parser.add_argument("--settings", default="float32", help="of PyTorch, with commas between them")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return train(args)
+    if not args.shiftrt or not args.text:
+        parser.error("--shiftrt and --text are needed")
+    from provenance import provenance
+    runs, failed = {}, []
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        import transformers
+        tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
+        texts = [tokenizer.decode(tokenizer(json.loads(line)["text"])["input_ids"][:CUT]) for line in args.text.open()]
+        for name, some in (("train", texts[:-args.heldout]), ("heldout", texts[-args.heldout:])):
+            (scratch / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in some))
+        runs["shiftrt"] = run_ours(args, scratch)
+        for name in args.settings.split(","):
+            found = run_theirs(args, scratch, name)
+            if found is None:
+                print(f"PyTorch, {name}: its process failed, and this setting is left out", file=sys.stderr)
+                failed.append(name)
+            else:
+                runs[f"PyTorch, {name}"] = found
+    print(f"{'':<10}" + "".join(f"{name:>28}" for name in runs))
+    for tenth in range(11):
+        cells = "".join(f"{one['seconds']:>18.0f} s {one['divergence']:>8.4f}"
+                        for one in (run["curve"][min(tenth, len(run["curve"]) - 1)] for run in runs.values()))
+        print(f"{10 * tenth:>8} %{cells}")
+    target = max(run["curve"][-1]["divergence"] for run in runs.values())
+    reached = {name: seconds_to(run["curve"], target) for name, run in runs.items()}
+    for name, run in runs.items():
+        ratio = "" if name == "shiftrt" else f", shiftrt takes {reached['shiftrt'] / reached[name]:.2f} of it"
+        print(f"{name}: {reached[name]:.0f} s to a divergence of {target:.4f}{ratio}; {run['peak_resident_bytes'] / 1e6:.0f} MB")
+    if args.json:
+        args.json.write_text(json.dumps(
+            {**provenance(), "model": Path(args.model).name, "layers": args.layers, "text": args.text.name, "budget": args.budget,
+             "heldout": args.heldout, "threads": args.threads, "products": args.products, "runs": runs, "failed": failed,
+             "target": target, "seconds_to_target": reached}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
