@@ -5,6 +5,7 @@
 
 #include "tests/cuda/fixture.h"
 #include "tests/cuda/gated_product_setting.h"
+#include "tests/kernels/fused_product_cases.h"
 
 #ifdef SHIFTRT_EMULATED
 #include "kernels/emulated/device.h"
@@ -13,31 +14,7 @@
 namespace shiftrt::gpu {
 namespace {
 
-struct Sizes {
-  int64_t tokens, hidden, intermediate;
-};
-struct Form {
-  bool gelu, biased;
-};
-
-// One element in float64, and the tolerance of it.
-struct Gated {
-  double value, tolerance;
-};
-// `gate_size` and `up_size` are sums of absolute values, over the terms of each sum.
-template <typename T>
-Gated Gate(double gate, double up, double gate_size, double up_size, int64_t hidden, bool gelu) {
-  const double u = std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
-  const double activated = gate / (1 + std::exp(gelu ? -2 * u : -gate));
-  // An addition to a float32 sum may cut off what is below its last place, which is two of our units, and there are as
-  // many as terms. The slopes of both activations are below 1.2. The relative error of the exponential follows from the
-  // error of its argument. The result is rounded to T.
-  const double sums = 2 * kUnit<float> * static_cast<double>(hidden + 1);
-  const double exponent = kUnit<float> * (16 + 12 * std::abs(gelu ? u : gate));
-  const double error = 1.2 * sums * gate_size * (std::abs(up) + sums * up_size) + std::abs(activated) * sums * up_size +
-                       exponent * std::abs(activated * up);
-  return {activated * up, kUnit<T> * std::abs(activated * up) + 1.01 * error + 0x1p-25};
-}
+using test::Behind;
 
 class GatedProductOnGpu : public CudaTest {
  protected:
@@ -51,57 +28,40 @@ class GatedProductOnGpu : public CudaTest {
                     SwitchedOn("SHIFTRT_CUDA_WGMMA", true) && SwitchedOn("SHIFTRT_CUDA_GATED_PRODUCT", true));
   }
 
+  // An addition to a float32 sum may cut off what is below its last place, which is two of our units, and there are as
+  // many as terms.
   template <typename T>
-  void Check(const Sizes& sizes, const Form& form) {
-    SCOPED_TRACE(testing::Message() << sizes.tokens << " tokens, hidden " << sizes.hidden << ", intermediate "
-                                    << sizes.intermediate << (form.gelu ? ", gelu" : ", silu")
-                                    << (form.biased ? ", biased" : ""));
-    constexpr int64_t kBehind = kGatedTile;  // rows of the output that belong to no token
-    const auto [tokens, hidden, n] = sizes;
-    const auto x = Input<T>::Normal(stream_, tokens * hidden, 1),
-               w = Input<T>::Normal(stream_, 2 * n * hidden, 2, 2 / std::sqrt(static_cast<double>(hidden)));
-    const auto bias = Input<float>::Normal(stream_, 2 * n, 3);
-    const Output<T> out(stream_, (tokens + kBehind) * n);
-    (form.gelu ? MultiplyGeGlu : MultiplySwiGlu)(stream_, {.x = x.array(),
-                                                           .gate_up = w.array(),
-                                                           .bias = form.biased ? bias.data() : nullptr,
-                                                           .tokens = tokens,
-                                                           .hidden = hidden,
-                                                           .intermediate = n,
-                                                           .out = out.array(),
-                                                           .multiprocessors = 2});
-    const std::vector<T> found = out.Raw();
-    for (int64_t t = 0; t < tokens; ++t) {
-      for (int64_t j = 0; j < n; ++j) {
-        double sums[2] = {}, sizes_of_sums[2] = {};
-        for (const int which : {0, 1}) {  // gate, up
-          for (int64_t k = 0; k < hidden; ++k) {
-            const double term = x[t * hidden + k] * w[(which * n + j) * hidden + k];
-            sums[which] += term;
-            sizes_of_sums[which] += std::abs(term);
-          }
-          if (!form.biased) continue;
-          sums[which] += bias[which * n + j];
-          sizes_of_sums[which] += std::abs(bias[which * n + j]);
-        }
-        const Gated expected = Gate<T>(sums[0], sums[1], sizes_of_sums[0], sizes_of_sums[1], hidden, form.gelu);
-        EXPECT_CLOSE(Exact(found[t * n + j]), expected.value, expected.tolerance, t * n + j);
-      }
-    }
-    for (int64_t i = tokens * n; i < (tokens + kBehind) * n; ++i)
-      ASSERT_EQ(found[i].bits, 0xffff) << "written at " << i;
+  void Check(const test::FusedProductCase& c) {
+    constexpr int64_t kTail = kGatedTile;  // rows of the output that belong to no token
+    const test::FusedProductProblem p(c, DTypeOf<T>::value, DTypeOf<T>::value);
+    const Input<T> x(stream_, p.x), w(stream_, p.w);
+    const Input<float> bias(stream_, p.bias);
+    const Output<T> out(stream_, (c.tokens + kTail) * c.outputs());
+    (c.behind == Behind::kSilu ? MultiplySwiGlu : MultiplyGeGlu)(stream_, {.x = x.array(),
+                                                                           .gate_up = w.array(),
+                                                                           .bias = c.biased ? bias.data() : nullptr,
+                                                                           .tokens = c.tokens,
+                                                                           .hidden = c.cols,
+                                                                           .intermediate = c.outputs(),
+                                                                           .out = out.array(),
+                                                                           .multiprocessors = 2});
+    std::vector<double> found = out.Values();
+    found.resize(c.tokens * c.outputs());
+    p.Expect(found, 2 * static_cast<double>(c.cols + 1), DTypeOf<T>::value);
+    const std::vector<T> raw = out.Raw();
+    for (int64_t i = std::ssize(found); i < std::ssize(raw); ++i) ASSERT_EQ(raw[i].bits, 0xffff) << "written at " << i;
   }
 
   std::vector<uint16_t> BitsWith(int multiprocessors) {
-    const Sizes sizes{260, 128, 264};
-    const auto x = Input<BFloat16>::Normal(stream_, sizes.tokens * sizes.hidden, 1),
-               w = Input<BFloat16>::Normal(stream_, 2 * sizes.intermediate * sizes.hidden, 2, 0.1);
-    const Output<BFloat16> out(stream_, sizes.tokens * sizes.intermediate);
+    constexpr int64_t kTokens = 260, kHidden = 128, kIntermediate = 264;
+    const auto x = Input<BFloat16>::Normal(stream_, kTokens * kHidden, 1),
+               w = Input<BFloat16>::Normal(stream_, 2 * kIntermediate * kHidden, 2, 0.1);
+    const Output<BFloat16> out(stream_, kTokens * kIntermediate);
     MultiplySwiGlu(stream_, {.x = x.array(),
                              .gate_up = w.array(),
-                             .tokens = sizes.tokens,
-                             .hidden = sizes.hidden,
-                             .intermediate = sizes.intermediate,
+                             .tokens = kTokens,
+                             .hidden = kHidden,
+                             .intermediate = kIntermediate,
                              .out = out.array(),
                              .multiprocessors = multiprocessors});
     std::vector<uint16_t> bits;
@@ -110,38 +70,14 @@ class GatedProductOnGpu : public CudaTest {
   }
 };
 
-// Both activations with and without biases, one tile.
+// Intermediate sizes that end within a tile of columns make the last box of the gate's weights have rows of the up
+// projection. Numbers of steps are from one to more than there are stages, on one tile per block and on several.
 TEST_F(GatedProductOnGpu, AgreesWithFloat64) {
-  for (const bool gelu : {false, true}) {
-    for (const bool biased : {false, true}) {
-      Check<BFloat16>({65, 64, 72}, {gelu, biased});
-      Check<Float16>({65, 128, 72}, {gelu, biased});
-    }
-  }
-}
-
-// Tokens that fill a warpgroup or a tile, or are one too few or too many.
-TEST_F(GatedProductOnGpu, TakesAnyNumberOfTokens) {
-  for (const int64_t tokens : {1, 63, 64, 65, 128, 129, 300}) {
-    Check<BFloat16>({tokens, 64, 136}, {false, true});
-    Check<Float16>({tokens, 64, 8}, {true, false});
-  }
-}
-
-// Intermediate sizes that end within a tile of columns, so that the last box of the gate's weights has rows of the up
-// projection.
-TEST_F(GatedProductOnGpu, TakesIntermediateSizesInEights) {
-  for (const int64_t intermediate : {8, 120, 128, 136, 264}) {
-    Check<BFloat16>({70, 64, intermediate}, {true, true});
-    Check<Float16>({130, 64, intermediate}, {false, true});
-  }
-}
-
-// From one step to more than there are stages, on one tile per block and on several.
-TEST_F(GatedProductOnGpu, TakesAnyNumberOfSteps) {
-  for (const int64_t hidden : {64, 128, 192, 256, 320, 576}) {
-    Check<BFloat16>({33, hidden, 40}, {false, false});
-    Check<Float16>({130, hidden, 136}, {false, true});
+  for (const test::FusedProductCase& c : test::FusedProductCases()) {
+    if (!c.gated() || c.normed || c.cols % 64 != 0 || c.outputs() % 8 != 0) continue;
+    Check<BFloat16>(c);
+    Check<Float16>(c);
+    if (HasFailure()) return;
   }
 }
 

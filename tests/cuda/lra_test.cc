@@ -2,6 +2,7 @@
 #include "kernels/cuda/lra.h"
 
 #include "tests/cuda/fixture.h"
+#include "tests/kernels/lra_cases.h"
 #ifdef SHIFTRT_EMULATED
 #include "kernels/emulated/device.h"
 #endif
@@ -11,41 +12,32 @@ namespace {
 
 class LraOnGpu : public CudaTest {
  protected:
-  // Roundings on the longest path of either kernel are at most `roundings`.
-  void Check(int64_t hidden, int64_t rank, LraKernel kernel, double roundings) {
-    const auto p = Input<float>::Normal(stream_, rank * hidden, 1), q = Input<float>::Normal(stream_, hidden * rank, 2),
-               bias = Input<float>::Normal(stream_, hidden, 3), h = Input<float>::Normal(stream_, hidden, 4);
-    const LowRankLra lra{p.data(), q.data(), bias.data(), hidden, rank};
+  void Check(const test::LraCase& c, LraKernel kernel, double roundings) {
+    SCOPED_TRACE(c.Name());
+    const test::LraProblem problem(c);
+    const Input<float> p(stream_, problem.p), q(stream_, problem.q), bias(stream_, problem.bias), h(stream_, problem.h);
+    const LowRankLra lra{p.data(), q.data(), bias.data(), c.hidden, c.rank};
     const Output<float> scratch(stream_, LowRankLraScratch(lra));
     ApplyLowRankLra(stream_, lra, scratch.data(), h.data(), kernel);
-    const std::vector<double> found = Now(stream_, h);
-    std::vector<double> inner(rank, 0.0), inner_size(rank, 0.0);
-    for (int64_t r = 0; r < rank; ++r) {
-      for (int64_t j = 0; j < hidden; ++j) {
-        inner[r] += h[j] * p[r * hidden + j];
-        inner_size[r] += std::abs(h[j] * p[r * hidden + j]);
-      }
-    }
-    for (int64_t j = 0; j < hidden; ++j) {
-      double expected = h[j] + bias[j], size = std::abs(h[j]) + std::abs(bias[j]);
-      for (int64_t r = 0; r < rank; ++r) {
-        expected += inner[r] * q[j * rank + r];
-        size += inner_size[r] * std::abs(q[j * rank + r]);
-      }
-      EXPECT_CLOSE(found[j], expected, roundings * kUnit<float> * size, j);
-    }
+    test::ExpectClose("h", Now(stream_, h), problem.Exactly(), {roundings, DType::kFloat32, 0});
   }
-  // 8 products and 3 shuffles, a sum over blocks and a sum over 8 groups of blocks, a sum over rank / 32 and 5
-  // shuffles.
-  void CheckGrid(int64_t hidden, int64_t rank) {
-    Check(hidden, rank, LraKernel::kGrid, 28 + static_cast<double>(hidden) / 64 + static_cast<double>(rank) / 32);
+  // Calls check(case) for those that the kernels can take.
+  template <typename Body>
+  void ForEachCase(const Body& check) {
+    for (const test::LraCase& c : test::LraCases()) {
+      if (c.hidden % 8 != 0 || c.rank % 8 != 0) continue;
+      check(c);
+      if (HasFailure()) return;
+    }
   }
 };
 
+// 8 products and 3 shuffles, a sum over blocks and a sum over 8 groups of blocks, a sum over rank / 32 and 5 shuffles.
 TEST_F(LraOnGpu, OneLaunchAgreesWithFloat64) {
-  for (const int64_t hidden : {8, 64, 72, 200, 520})
-    for (const int64_t rank : {8, 40, 64}) CheckGrid(hidden, rank);
-  CheckGrid(192, kMaxFusedRank);
+  ForEachCase([&](const test::LraCase& c) {
+    if (c.hidden > 576) return;  // it needs more blocks than a small GPU has multiprocessors
+    Check(c, LraKernel::kGrid, 28 + static_cast<double>(c.hidden) / 64 + static_cast<double>(c.rank) / 32);
+  });
 }
 
 class LraInClusterOnGpu : public LraOnGpu {
@@ -58,19 +50,14 @@ class LraInClusterOnGpu : public LraOnGpu {
     if (!IsSkipped())
       RequireHopper(LraTakesCluster(stream_, {.hidden = 8, .rank = 8}), SwitchedOn("SHIFTRT_CUDA_CLUSTERS", true));
   }
-  // 4 products in each of hidden / 2048 steps and 5 shuffles, a sum over 16 blocks, 4 products in each of rank / 32
-  // steps and 3 shuffles, and the two additions to the stream.
-  void CheckCluster(int64_t hidden, int64_t rank) {
-    Check(hidden, rank, LraKernel::kCluster,
-          36 + 4 * (static_cast<double>(hidden) / 2048 + static_cast<double>(rank) / 32));
-  }
 };
 
+// 4 products in each of hidden / 2048 steps and 5 shuffles, a sum over 16 blocks, 4 products in each of rank / 32 steps
+// and 3 shuffles, and the two additions to the stream.
 TEST_F(LraInClusterOnGpu, AgreesWithFloat64) {
-  for (const int64_t hidden : {8, 64, 136, 520, 2176})  // blocks without columns, and with fewer than others
-    for (const int64_t rank : {8, 40, 64}) CheckCluster(hidden, rank);
-  CheckCluster(576, 256);
-  CheckCluster(4096, 96);
+  ForEachCase([&](const test::LraCase& c) {
+    Check(c, LraKernel::kCluster, 36 + 4 * (static_cast<double>(c.hidden) / 2048 + static_cast<double>(c.rank) / 32));
+  });
 }
 
 TEST_F(LraInClusterOnGpu, IsWhatTheDeviceTakesByItselfWhereItFits) {
@@ -80,8 +67,8 @@ TEST_F(LraInClusterOnGpu, IsWhatTheDeviceTakesByItselfWhereItFits) {
   EXPECT_TRUE(takes(4096, 96));
   EXPECT_FALSE(takes(4096, 112));
   EXPECT_FALSE(takes(8, kMaxFusedRank + 8));
-  Check(64, 16, LraKernel::kFastest, 64);
-  EXPECT_THROW(Check(4096, 112, LraKernel::kCluster, 64), std::runtime_error);
+  Check({64, 16}, LraKernel::kFastest, 64);
+  EXPECT_THROW(Check({4096, 112}, LraKernel::kCluster, 64), std::runtime_error);
 }
 
 TEST(HopperTests, ADeviceThatRefusesItsKernelFailsInsteadOfBeingSkipped) {

@@ -2,101 +2,51 @@
 #include "kernels/cuda/matvec.h"
 
 #include "tests/cuda/fixture.h"
+#include "tests/kernels/fused_product_cases.h"
 
 namespace shiftrt::gpu {
 namespace {
 
-// The exact value of a product, and the sum of the absolute values of its terms.
-struct Dot {
-  double value = 0, size = 0;
-};
+using test::Behind;
 
 class MatVecOnGpu : public CudaTest {
  protected:
-  enum class Finish { kStore, kAdd, kAddInPlace, kSwiGlu, kGeGlu };
-
+  // A lane sums cols / 32 products, and a warp sums over 32 lanes. The scale of the norm has as many roundings again.
   template <typename T>
-  void Check(int64_t rows, int64_t cols, bool norm, bool bias, Finish finish) {
-    const auto w = Input<T>::Normal(stream_, rows * cols, 1);
-    const auto x = Input<float>::Normal(stream_, cols, 2), weight = Input<float>::Normal(stream_, cols, 3),
-               row_bias = Input<float>::Normal(stream_, rows, 4), addend = Input<float>::Normal(stream_, rows, 5);
-    const bool glu = finish == Finish::kSwiGlu || finish == Finish::kGeGlu;
-    const int64_t out_rows = glu ? rows / 2 : rows;
-    const Output<float> y(stream_, out_rows);
+  void Check(const test::FusedProductCase& c) {
+    const test::FusedProductProblem p(c, DTypeOf<T>::value);
+    const Input<T> w(stream_, p.w);
+    const Input<float> x(stream_, p.x), weight(stream_, p.norm), bias(stream_, p.bias), addend(stream_, p.before);
+    const Output<float> y(stream_, c.outputs());
     MatVecProblem problem{.w = w.array(),
-                          .rows = rows,
-                          .cols = cols,
+                          .rows = c.rows,
+                          .cols = c.cols,
                           .x = x.data(),
-                          .norm_weight = norm ? weight.data() : nullptr,
-                          .eps = 1e-5f,
-                          .bias = bias ? row_bias.data() : nullptr,
+                          .norm_weight = c.normed ? weight.data() : nullptr,
+                          .eps = test::FusedProductProblem::kEps,
+                          .bias = c.biased ? bias.data() : nullptr,
                           .y = y.data()};
-    std::vector<double> found;
-    if (finish == Finish::kStore) MatVec(stream_, problem, 2);
-    if (finish == Finish::kAdd) MatVecAdd(stream_, problem, addend.data(), 2);
-    if (finish == Finish::kSwiGlu) MatVecSwiGlu(stream_, problem, 2);
-    if (finish == Finish::kGeGlu) MatVecGeGlu(stream_, problem, 2);
-    if (finish == Finish::kAddInPlace) {
-      problem.y = addend.data();
-      MatVecAdd(stream_, problem, addend.data(), 2);
-      found = Now(stream_, addend);
-    } else {
-      found = y.Values();
+    switch (c.behind) {
+      case Behind::kNothing: MatVec(stream_, problem, 2); break;
+      case Behind::kAddition: MatVecAdd(stream_, problem, addend.data(), 2); break;
+      case Behind::kSilu: MatVecSwiGlu(stream_, problem, 2); break;
+      case Behind::kGeluTanh: MatVecGeGlu(stream_, problem, 2); break;
     }
-
-    double squares = 0;
-    for (int64_t k = 0; k < cols; ++k) squares += x[k] * x[k];
-    const double scale = norm ? 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5) : 1.0;
-    const auto product = [&](int64_t row) {
-      Dot dot;
-      for (int64_t k = 0; k < cols; ++k) {
-        const double term = w[row * cols + k] * x[k] * scale * (norm ? weight[k] : 1.0);
-        dot.value += term;
-        dot.size += std::abs(term);
-      }
-      if (bias) dot.value += row_bias[row];
-      dot.size += bias ? std::abs(row_bias[row]) : 0;
-      return dot;
-    };
-    // A lane sums cols / 32 products, and a warp sums over 32 lanes. The scale of the norm has as many roundings again.
-    const double unit = (static_cast<double>(cols) / 16 + 24) * kUnit<float>;
-    for (int64_t row = 0; row < out_rows; ++row) {
-      Dot dot = product(row);
-      double tolerance = unit * dot.size;
-      if (glu) {
-        const Dot up = product(row + out_rows);
-        const double x = dot.value;
-        const double exponent = finish == Finish::kSwiGlu ? x : std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x);
-        const double active = x / (1 + std::exp(-exponent));
-        // The slope of both activations is at most 1.2.
-        tolerance = tolerance * 1.2 * (std::abs(up.value) + 1) + unit * up.size * (std::abs(active) + 1) + 1e-6;
-        dot.value = active * up.value;
-      } else if (finish != Finish::kStore) {
-        dot.value += addend[row];
-        tolerance += kUnit<float> * std::abs(dot.value);
-      }
-      EXPECT_CLOSE(found[row], dot.value, tolerance, row);
-    }
+    const double roundings = static_cast<double>(c.cols) / 16 + 24;
+    p.Expect(y.Values(), roundings);
+    if (c.behind != Behind::kAddition) return;
+    problem.y = addend.data();  // the addend itself
+    MatVecAdd(stream_, problem, addend.data(), 2);
+    p.Expect(Now(stream_, addend), roundings);
   }
 };
 
 TEST_F(MatVecOnGpu, AgreesWithFloat64) {
-  ForEveryType([&](auto type) {
-    using T = decltype(type);
-    for (const int64_t cols : {8, 264, 1096}) {
-      for (const int64_t rows : {2, 74}) {
-        for (const bool norm : {false, true}) {
-          Check<T>(rows, cols, norm, rows > 2, Finish::kStore);
-          Check<T>(rows, cols, norm, cols > 8, Finish::kAdd);
-          Check<T>(rows, cols, norm, rows > 2, Finish::kSwiGlu);
-          Check<T>(rows, cols, norm, rows > 2, Finish::kGeGlu);
-        }
-        Check<T>(rows, cols, false, true, Finish::kAddInPlace);
-      }
-    }
-    Check<T>(1, 64, true, false, Finish::kStore);
-    for (const Finish finish : {Finish::kStore, Finish::kAdd}) Check<T>(75, 264, true, true, finish);
-  });
+  for (const test::FusedProductCase& c : test::FusedProductCases()) {
+    if (c.tokens > 1 || c.cols % 8 != 0) continue;
+    ForEveryType([&](auto type) { Check<decltype(type)>(c); });
+    if (HasFailure()) return;
+  }
 }
 
 // Against the product and the kernel for many tokens, which other tests hold against float64. Rounding may differ by

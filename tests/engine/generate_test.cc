@@ -6,6 +6,7 @@
 
 #include "runtime/check.h"
 #include "tests/engine/golden.h"
+#include "tests/engine/sample_cases.h"
 
 namespace shiftrt {
 namespace {
@@ -101,44 +102,12 @@ TEST(Generate, SamplingFollowsTheDistributionAndItsCuts) {
     EXPECT_EQ(SampleToken(logits, {1.0, 0.5, 0}, random.Uniform()), 2);
     EXPECT_NE(SampleToken(logits, {1.0, 0.8, 0}, random.Uniform()), 0);
   }
-  EXPECT_EQ(SampleToken(std::vector<float>{1, 3, 3}, {}, 0), 1);
-  EXPECT_THROW(SampleToken(std::vector<float>{1, NAN}, {}, 0), Error);
 }
 
-// The choice by the definition in engine/sampling.h: all tokens are put into order.
-int32_t SampleFromAll(std::span<const float> logits, const SamplingOptions& options, double uniform) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
-  if (options.top_k > 0 && options.top_k < std::ssize(order)) order.resize(options.top_k);
-  std::vector<double> weights;
-  for (const int32_t token : order)
-    weights.push_back(std::exp((static_cast<double>(logits[token]) - logits[order[0]]) / options.temperature));
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double nucleus = 0;
-  size_t kept = 0;
-  while (kept < order.size() && (kept == 0 || nucleus < options.top_p * total)) nucleus += weights[kept++];
-  double draw = uniform * nucleus;
-  for (size_t i = 0; i + 1 < kept; ++i)
-    if ((draw -= weights[i]) < 0) return order[i];
-  return order[kept - 1];
-}
-
-TEST(Generate, SamplingPutsNoMoreTokensIntoOrderThanItNeeds) {
-  Random random(5);
-  std::vector<float> logits(3000);
-  for (float& logit : logits) logit = static_cast<float>(std::floor(16 * random.Normal())) / 4;  // many are equal
-  logits[17] = logits[1234] = -INFINITY;
-  for (const double temperature : {0.01, 0.5, 1.0, 4.0, 100.0})
-    for (const double top_p : {1.0, 0.95, 0.3, 0.0})
-      for (const int64_t top_k : {0, 1, 40, 2999, 5000}) {
-        const SamplingOptions options = {temperature, top_p, top_k};
-        std::vector<double> draws = {0, 0.5, 1 - 1e-6};
-        for (int i = 0; i < 20; ++i) draws.push_back(random.Uniform());
-        for (const double draw : draws)
-          ASSERT_EQ(SampleToken(logits, options, draw), SampleFromAll(logits, options, draw))
-              << temperature << " " << top_p << " " << top_k << " " << draw;
-      }
+TEST(Generate, SamplingChoosesByItsDefinition) {
+  for (const test::SampleCase& c : test::SampleCases()) c.Expect(SampleToken);
+  for (const std::vector<float>& logits : test::SamplesOfNaN())
+    for (const double temperature : {0.0, 1.0}) EXPECT_THROW(SampleToken(logits, {temperature, 0.9, 40}, 0.5), Error);
 }
 
 }  // namespace

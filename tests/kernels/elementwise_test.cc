@@ -3,6 +3,7 @@
 
 #include "tests/kernels/gate_cases.h"
 #include "tests/kernels/oracle.h"
+#include "tests/kernels/row_cases.h"
 
 namespace shiftrt {
 namespace {
@@ -17,19 +18,14 @@ class ElementwiseTest : public test::OnEveryIsa {};
 SHIFTRT_ON_EVERY_ISA(ElementwiseTest);
 
 TEST_P(ElementwiseTest, EmbedWidensRowsExactly) {
-  const std::vector<int32_t> tokens = {6, 0, 3, 3, 1, 6};
   for (const DType dtype : test::kStoredTypes) {
-    for (const int64_t hidden : {1, 33, 128}) {
-      const Stored table = Stored::Normal(dtype, {7, hidden}, 1);
-      const Padded out(6, hidden);
-      Embed(context_, tokens, table.view, out.view());
-      for (int64_t t = 0; t < 6; ++t)
-        for (int64_t j = 0; j < hidden; ++j) ASSERT_EQ(out(t, j), table.values[tokens[t] * hidden + j]);
-      EXPECT_TRUE(out.PaddingIsUntouched());
-      Embed(context_, tokens, table.view, out.view(), 6.9375f);
-      for (int64_t t = 0; t < 6; ++t)
-        for (int64_t j = 0; j < hidden; ++j)
-          ASSERT_EQ(out(t, j), static_cast<float>(table.values[tokens[t] * hidden + j]) * 6.9375f);
+    for (const test::GatherCase& c : test::GatherCases()) {
+      SCOPED_TRACE(c.Name());
+      const test::GatherProblem problem(c, dtype);
+      const Stored table(dtype, {c.table_rows, c.cols}, problem.table);
+      const Padded out(problem.count(), c.cols, c.gap);
+      Embed(context_, c.rows, table.view, out.view(), c.scale);
+      test::ExpectEqual("rows", out.Values(), problem.Gathered());
     }
   }
 }
@@ -136,13 +132,16 @@ TEST_P(ElementwiseTest, SoftCapIsTanh) {
   for (int64_t j = 0; j < 3; ++j) EXPECT_TRUE(std::isnan(nan(0, j)));
 }
 
-TEST_P(ElementwiseTest, AddToIsFloatAddition) {
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {37, 33}}) {
-    const Padded x = Padded::Normal(rows, cols, 1), y = Padded::Normal(rows, cols, 2), sum = y.Copy();
-    AddTo(context_, x.view(), sum.view());
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < cols; ++j) ASSERT_EQ(sum(i, j), x(i, j) + y(i, j));
-    EXPECT_TRUE(sum.PaddingIsUntouched());
+TEST_P(ElementwiseTest, SumsAndDropoutAreThoseOfFloat32) {
+  for (const test::RowsCase& c : test::RowsCases()) {
+    SCOPED_TRACE(c.Name());
+    const test::RowsProblem problem(c);
+    const Padded x = Padded::Of(c.rows, c.cols, problem.x, c.gap), y = Padded::Of(c.rows, c.cols, problem.y, c.gap),
+                 kept(c.rows, c.cols, c.gap);
+    AddTo(context_, x.view(), y.view());
+    test::ExpectEqual("sums", y.Values(), problem.Sums(1));
+    ApplyDropout(context_, test::kDropout, x.view(), kept.view());
+    test::ExpectEqual("kept", kept.Values(), problem.Dropped(test::kDropout));
   }
 }
 

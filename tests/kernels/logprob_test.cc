@@ -123,7 +123,7 @@ TEST_P(TokenLogProbsTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(TokenLogProbs(context_, x.view(), w.view, std::vector<int32_t>{0, 1}, two, argmax), Error);
 }
 
-struct LossCase {
+struct HeadCase {
   int64_t rows, hidden, vocab;
   test::LossTerms terms = {};
   DType dtype = DType::kFloat32;
@@ -131,7 +131,7 @@ struct LossCase {
 
 // Inputs of a loss, its gradients in float64, and the sums of the absolute values of their terms.
 struct LossProblem {
-  explicit LossProblem(const LossCase& c)
+  explicit LossProblem(const HeadCase& c)
       : c(c),
         x(Padded::Normal(c.rows, c.hidden, 1)),
         taught(Padded::Normal(c.rows, c.hidden + 3, 2)),
@@ -172,7 +172,7 @@ struct LossProblem {
     return losses;
   }
 
-  LossCase c;
+  HeadCase c;
   Padded x, taught;
   Stored w, teacher_w;
   std::vector<int32_t> targets;
@@ -180,7 +180,7 @@ struct LossProblem {
 };
 
 TEST_P(TokenLogProbsTest, LossAndGradientAgreeWithFloat64) {
-  for (const LossCase& c : {LossCase{1, 5, 7},
+  for (const HeadCase& c : {HeadCase{1, 5, 7},
                             {6, 33, 2049, {}, DType::kBFloat16},
                             {9, 16, 4100, {.soft_cap = 8}, DType::kFloat16},
                             {5, 16, 300, {.cross_entropy = 0, .divergence = 1}},
@@ -225,6 +225,28 @@ TEST_P(TokenLogProbsTest, LossAndGradientAgreeWithFloat64) {
     EXPECT_EQ(found.losses, alone.losses);
     EXPECT_TRUE(test::Identical(found.dx, alone.dx));
     EXPECT_EQ(found.losses, problem.Losses(context_, {}, {}));
+  }
+}
+
+// Every input selects one column of the head, so that the logits are exactly those of the case, and the gradient of the
+// head is that of the logits.
+TEST_P(TokenLogProbsTest, LossesAndGradientsOfGivenLogitsAgreeWithFloat64) {
+  constexpr int64_t kTokens = test::LossCase::kTokens;
+  const Padded x = Padded::Of(kTokens, kTokens, {1, 0, 0, 0, 1, 0, 0, 0, 1});
+  for (const test::LossCase& c : test::LossCases()) {
+    const auto stored = [&](const std::vector<double>& logits) {
+      return Stored(DType::kFloat32, {c.vocab, kTokens}, test::Transposed(logits, kTokens, c.vocab));
+    };
+    const Stored w = stored(c.logits), teacher_w = stored(c.taught() ? c.teacher : c.logits);
+    const OutputHead head(w.view, c.terms.soft_cap), teacher(teacher_w.view, c.terms.teacher_cap);
+    HeadLoss loss{head, c.targets, c.terms.cross_entropy, c.terms.divergence};
+    if (c.taught()) loss.teacher = x.view(), loss.teacher_head = &teacher;
+    const Padded dx(kTokens, kTokens), dw = Padded::Of(c.vocab, kTokens, std::vector<double>(c.vocab * kTokens));
+    std::vector<float> losses(kTokens, -1.0f);
+    HeadLossGradient(context_, x.view(), loss, std::vector<float>(c.scales.begin(), c.scales.end()), losses, dx.view(),
+                     dw.view());
+    c.Expect({losses.begin(), losses.end()}, test::Transposed(dw.Values(), c.vocab, kTokens), DType::kFloat32,
+             2 * std::exp(-87.3));  // exponentials below this are 0, and scales are at most 2
   }
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with a low-rank term, and attention of rounded operands.
+// Products with a low-rank term, low-rank adapters, and attention of rounded operands.
 #include <algorithm>
 #include <tuple>
 
 #include "kernels/attention.h"
+#include "kernels/elementwise.h"
 #include "kernels/matmul.h"
+#include "tests/kernels/lra_cases.h"
 #include "tests/kernels/oracle.h"
 #include "tests/kernels/product_cases.h"
 
@@ -76,6 +78,23 @@ TEST_P(LowRankTest, ProductsAndInputGradientsAgreeWithFloat64) {
       EXPECT_TRUE(test::Identical(dx, many));
       if (HasFailure()) return;
     }
+  }
+}
+
+class LraTest : public test::OnEveryIsa {};
+SHIFTRT_ON_EVERY_ISA(LraTest);
+
+TEST_P(LraTest, OneTokenAgreesWithFloat64) {
+  for (const test::LraCase& c : test::LraCases()) {
+    SCOPED_TRACE(c.Name());
+    const test::LraProblem problem(c);
+    const Padded p = Padded::Of(c.hidden, c.rank, Transposed(problem.p, c.rank, c.hidden)),
+                 q = Padded::Of(c.rank, c.hidden, Transposed(problem.q, c.hidden, c.rank)),
+                 bias = Padded::Of(1, c.hidden, problem.bias), h = Padded::Of(1, c.hidden, problem.h), inner(1, c.rank);
+    MatMulRight(context_, h.view(), p.view(), false, inner.view());
+    MatMulRight(context_, inner.view(), q.view(), true, h.view());
+    AddTo(context_, bias.view(), h.view());
+    test::ExpectClose("h", h.Values(), problem.Exactly(), test::AllowedForSum(c.hidden + c.rank + 3));
   }
 }
 

@@ -3,13 +3,20 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise.h"
+#include "kernels/rmsnorm.h"
+#include "tests/kernels/fused_product_cases.h"
 #include "tests/kernels/oracle.h"
 #include "tests/kernels/product_cases.h"
+#include "tests/kernels/row_cases.h"
 
 namespace shiftrt {
 namespace {
 
+using test::Behind;
 using test::Exact;
+using test::FusedProductCase;
+using test::FusedProductProblem;
 using test::Padded;
 using test::ProductProblem;
 using test::ProductShape;
@@ -72,6 +79,31 @@ TEST_P(ProductTest, AgreesWithFloat64) {
         expect("gradient of the weights", true, {}, [&](const Context& context, MatrixView<float> y) {
           MatMulWeightGradient(context, turned_x.view(), b.view(), y);
         });
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// One step after the other. The norm has at most eight roundings.
+TEST_P(MatMulTest, WithTheStepsAroundItAgreesWithFloat64) {
+  for (const DType dtype : test::kStoredTypes) {
+    for (const FusedProductCase& c : test::FusedProductCases()) {
+      const FusedProductProblem p(c, dtype);
+      const Stored w(dtype, {c.rows, c.cols}, p.w), norm(DType::kFloat32, {c.cols}, p.norm),
+          bias(DType::kFloat32, {c.rows}, p.bias);
+      const Padded x = Padded::Of(c.tokens, c.cols, p.x);
+      const bool added = c.behind == Behind::kAddition;
+      const Padded y = added ? Padded::Of(c.tokens, c.rows, p.before) : Padded(c.tokens, c.rows);
+      if (c.normed) RmsNorm(context_, x.view(), norm.view, FusedProductProblem::kEps, x.view());
+      MatMul(context_, x.view(), w.view, c.biased ? bias.view : TensorView(), added, y.view());
+      const MatrixView<float> gate = y.view().Cols(0, c.outputs()),
+                              up = y.view().Cols(c.rows - c.outputs(), c.outputs());
+      if (c.behind == Behind::kSilu) SwiGlu(context_, gate, up);
+      if (c.behind == Behind::kGeluTanh) GeGlu(context_, gate, up);
+      EXPECT_TRUE(y.PaddingIsUntouched());
+      std::vector<double> found;
+      for (int64_t t = 0; t < c.tokens; ++t) found.insert(found.end(), gate.row(t), gate.row(t) + c.outputs());
+      p.Expect(found, test::AllowedForSum(c.cols + 2).roundings + (c.normed ? 8 : 0));
       if (HasFailure()) return;
     }
   }
@@ -314,18 +346,13 @@ TEST_P(MatMulTest, ErrorsOfWeightGradientsAreThoseOfFloat32) {
 }
 
 TEST_P(MatMulTest, BiasGradientAddsTheRows) {
-  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{0, 3}, {1, 1}, {5, 64}, {130, 67}, {2100, 300}}) {
-    const Padded dy = Padded::Normal(m, n, 1), before = Padded::Normal(1, n, 2), db = before.Copy(),
-                 threaded = before.Copy();
+  for (const test::RowsCase& c : test::ColumnSumsCases()) {
+    const test::RowsProblem problem(c);
+    const Padded dy = Padded::Of(c.rows, c.cols, problem.x, c.gap), db = Padded::Of(1, c.cols, problem.row),
+                 threaded = db.Copy();
     BiasGradient(context_, dy.view(), db.view());
     BiasGradient(On(3), dy.view(), threaded.view());
-    for (int64_t j = 0; j < n; ++j) {
-      Exact sum;
-      sum.Add(before(0, j));
-      for (int64_t i = 0; i < m; ++i) sum.Add(dy(i, j));
-      ASSERT_NEAR(db(0, j), sum.value, SumTolerance(std::min<int64_t>(m, 64) + 1, sum.size)) << m << " " << j;
-    }
-    EXPECT_TRUE(db.PaddingIsUntouched());
+    problem.ExpectColumnSums(db.Values(), std::min<int64_t>(c.rows, 64) + 1);
     EXPECT_TRUE(test::Identical(db, threaded));
   }
 }

@@ -86,8 +86,8 @@ class Padded {
     for (float& x : storage_.span()) x = kNan;
   }
   // `values` are dense.
-  static Padded Of(int64_t rows, int64_t cols, const std::vector<double>& values) {
-    Padded m(rows, cols);
+  static Padded Of(int64_t rows, int64_t cols, const std::vector<double>& values, int64_t pad = 5) {
+    Padded m(rows, cols, pad);
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t j = 0; j < cols; ++j) m(i, j) = static_cast<float>(values[i * cols + j]);
     return m;

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tests/kernels/loss_reference.h"
+#include "tests/kernels/loss_cases.h"
 
 namespace shiftrt::test {
 
