@@ -26,8 +26,7 @@ void TokenLogProbs(const Context& context, MatrixView<const float> x, const Outp
 int64_t TokenLogProbsBytes(int64_t rows);
 
 // A loss per row of x, computed block by block over the vocabulary: cross_entropy * -log softmax(head(x))[target] plus,
-// with a teacher, divergence * KL(teacher
-// student) over the whole vocabulary.
+// with a teacher, divergence * KL(teacher || student) over the whole vocabulary.
 struct HeadLoss {
   const OutputHead& head;
   std::span<const int32_t> targets;  // one per row
