@@ -55,64 +55,6 @@ Suites::Suites(const SuiteSettings& settings) {
 
 bool Suites::empty() const { return impl_->datasets.empty(); }
 
-const SuiteScore* SuiteResult::Find(size_t model, std::string_view metric) const {
-  const auto found = std::find_if(scores[model].begin(), scores[model].end(),
-                                  [&](const SuiteScore& score) { return score.metric == metric; });
-  return found == scores[model].end() ? nullptr : &*found;
-}
-
-namespace {
-
-SuiteScore ScoreOf(const MetricSummary& summary) {
-  const Metric& metric = summary.metric;
-  SuiteScore score{metric.name,    metric.estimate.value,     metric.estimate.error, metric.counts,
-                   metric.correct, std::ssize(metric.values), std::nullopt};
-  if (const auto& paired = summary.to_first)
-    score.to_first = {paired->difference.value, paired->difference.error, paired->only_first, paired->only_second,
-                      paired->p};
-  return score;
-}
-
-SuiteResult ResultOf(const TaskSummary& summary) {
-  const Dataset& dataset = *summary.dataset;
-  const Task& task = *dataset.task;
-  SuiteResult result{.task = task.name,
-                     .quoted_metric = task.metric,
-                     .items = std::ssize(dataset.items),
-                     .seconds = summary.seconds,
-                     .title = task.title,
-                     .choices = task.kind == TaskKind::kChoice,
-                     .full_items = task.rows,
-                     .shots = dataset.shots,
-                     .files = dataset.files,
-                     .data_hash = dataset.data_hash,
-                     .template_hash = dataset.template_hash,
-                     .requests = summary.cost.requests,
-                     .tokens_requested = summary.cost.tokens_requested,
-                     .tokens_computed = summary.cost.tokens_computed,
-                     .head_rows = summary.cost.head_rows,
-                     .shared_stages = summary.cost.shared_stages};
-  for (const std::vector<MetricSummary>& of_variant : summary.variants) {
-    std::vector<SuiteScore>& scores = result.scores.emplace_back();
-    for (const MetricSummary& metric : of_variant) scores.push_back(ScoreOf(metric));
-  }
-  return result;
-}
-
-// The means of one metric; "" is the accuracy that each task quotes.
-SuiteMeans MeansOf(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
-                   const std::string& metric) {
-  SuiteMeans means{.metric = metric};
-  for (const MeanOfTasks& mean : Means(tasks, averaged, metric)) {
-    means.tasks = mean.tasks;
-    SuiteMean& of_model = means.models.emplace_back(SuiteMean{mean.mean.value, mean.mean.error, std::nullopt});
-    if (mean.to_first) of_model.to_first = {mean.to_first->value, mean.to_first->error};
-  }
-  return means;
-}
-
-}  // namespace
-
 SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& suites, const SuiteReports& reports,
                          const Resources& resources) {
   if (variants.empty()) FailUsage(Field("models"), "there is none");
@@ -145,13 +87,11 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
   std::optional<ItemLog> items;
   if (processes.first() && !reports.items.empty()) items.emplace(reports.items, encoder);
   SuiteEvaluation evaluation;
-  std::vector<TaskSummary> tasks;
   std::vector<const Task*> evaluated;
   for (const Dataset& dataset : data.datasets) {
     EvalScores scores = Evaluate({context, model, others, options, journal, progress}, dataset);
     if (apart) scores.PutFirst(Evaluate({context, first, originals, options, journal, progress}, dataset));
-    const TaskSummary& task = tasks.emplace_back(Summarize(dataset, scores, data.settings.all_metrics));
-    const SuiteResult& result = evaluation.suites.emplace_back(ResultOf(task));
+    const SuiteResult& result = evaluation.suites.emplace_back(Summarize(dataset, scores, data.settings.all_metrics));
     if (reports.done) reports.done(result);
     if (items) items->Add(dataset, all, scores);
     evaluated.push_back(dataset.task);
@@ -162,7 +102,7 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
     evaluation.averaged_titles.push_back(task->title);
   }
   for (const char* metric : {"", kBitsPerByte, kMargin})
-    if (SuiteMeans means = MeansOf(tasks, averaged, metric); !means.models.empty())
+    if (SuiteMeans means = Means(evaluation.suites, averaged, metric); !means.models.empty())
       evaluation.means.push_back(std::move(means));
   if (items) items->Commit();
   processes.Barrier();

@@ -12,13 +12,14 @@
 #include "runtime/check.h"
 #include "runtime/parse.h"
 #include "runtime/processes.h"
+#include "runtime/words.h"
 #include "train/finetune.h"
 
 namespace shiftrt {
 
 namespace {
 
-constexpr std::array kLosses = {"ce", "kl", "both"};  // in the order of TrainingLoss
+constexpr Words<TrainingLoss, 3> kLosses = {{"ce", "kl", "both"}};
 
 TrainingTexts LoadTexts(const FinetuneSettings& settings, const Model& model) {
   TrainingTextOptions text;
@@ -140,12 +141,9 @@ LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance ma
 
 }  // namespace
 
-const char* Name(TrainingLoss loss) { return kLosses.at(static_cast<size_t>(loss)); }
+const char* Name(TrainingLoss loss) { return kLosses.Of(loss); }
 
-TrainingLoss ParseTrainingLoss(const std::string& name) {
-  ParseLoss(name);  // throws for an unknown one
-  return static_cast<TrainingLoss>(std::find(kLosses.begin(), kLosses.end(), name) - kLosses.begin());
-}
+TrainingLoss ParseTrainingLoss(const std::string& name) { return kLosses.Parse(name, "loss", "\"{}\" is not a loss"); }
 
 TrainingBudget ParseTrainingBudget(const std::string& text) {
   constexpr std::string_view kTokens = "tokens=";

@@ -28,6 +28,8 @@ LanguageModel WithPlan(const Model& model, const DepthPlan& plan, Provenance pro
 // what each may take, and all use the instruction set that the oldest CPU among them has.
 Context MakeContext(const Resources& resources);
 
+// The settings as models/weights.h takes them.
+LoadOptions Loading(const OpenSettings& settings);
 // Opens the model for a program that may be one of several processes. Throws Error if they open different models.
 Model OpenModel(const std::string& name, const OpenSettings& settings);
 

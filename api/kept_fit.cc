@@ -28,7 +28,10 @@ ShiftResult Load(const ShiftJob& job, const fs::path& directory, const std::stri
   const Provenance made = ReadProvenance(json);
   Check(made.repair && made.calibration && json.value(kKey, "") == key,
         "{}: it is not of this model and these settings", report.string());
-  ShiftResult result = ResultOf(*made.repair, *made.calibration);
+  Check(!made.repair->selection.removed.empty(), "{}: it names no layer that was removed", report.string());
+  ShiftResult result;
+  static_cast<RepairReport&>(result) = *made.repair;
+  result.calibration = made.calibration->source;
   const Weights& weights = *job.model.weights;
   result.pruned = DepthPlan::Pruned(job.layers(), result.selection.removed);
   result.corrected = OpenSavedPlan(directory / kCorrected, weights);
@@ -37,42 +40,42 @@ ShiftResult Load(const ShiftJob& job, const fs::path& directory, const std::stri
 }
 
 // The report comes last, so that a directory with it is whole.
-void Save(const ShiftJob& job, const ShiftOptions& options, const ShiftResult& result, const fs::path& directory,
+void Save(const ShiftJob& job, const Recipe& recipe, const ShiftResult& result, const fs::path& directory,
           const std::string& key) {
   fs::remove_all(directory);
   SaveAdapted(job.model, result.corrected, {}, /*with_weights=*/false, directory / kCorrected);
   if (result.merged) SaveAdapted(job.model, *result.merged, {}, /*with_weights=*/false, directory / kMerged);
-  nlohmann::json json = ProvenanceJson(ProvenanceOf(job.model.name, options, job.calibration, result));
+  nlohmann::json json = ProvenanceJson(ProvenanceOf(job.model.name, recipe, job.calibration, result));
   json[kKey] = key;
   WriteFile(directory / kReport, json.dump() + "\n");
 }
 
 }  // namespace
 
-std::string FitKey(const ShiftJob& job, const ShiftOptions& options) {
+std::string FitKey(const ShiftJob& job, const Recipe& recipe) {
   const Weights& weights = *job.model.weights;
-  ShiftOptions settled = options;  // a model that is split may be fitted in another mode
-  settled.mode = ModeOf(options, weights.split());
+  Recipe settled = recipe;  // a model that is split may be fitted in another mode
+  settled.mode = ModeOf(recipe, weights.split());
   std::string text = fmt::format("{} {} {} {} {} {} {}", Version(), fs::absolute(job.model.directory).string(),
                                  weights.Fingerprint(), Name(weights.embedding.dtype),
                                  job.context.device == Device::kCuda           ? "cuda"
                                  : job.context.products == Products::kBFloat16 ? "bfloat16"
                                                                                : "",
                                  job.calibration.hash, Text(settled));
-  for (const fs::path& file : options.gram.load)
+  for (const fs::path& file : recipe.gram.load)
     text += fmt::format(" {} {}", fs::file_size(file), fs::last_write_time(file).time_since_epoch().count());
   return HashHex(text);
 }
 
-ShiftResult KeptFit::Get(const ShiftJob& job, const ShiftOptions& options) {
-  if (directory.empty()) return Shift(job, options);
+ShiftResult KeptFit::Get(const ShiftJob& job, const Recipe& recipe) {
+  if (directory.empty()) return Shift(job, recipe);
   Processes& processes = *job.context.processes;
   const bool first = processes.first();
   const auto say = [&](const std::string& message) {
     if (first && tell) tell(message);
   };
-  const std::string key = FitKey(job, options);
-  const bool wants_sums = !options.gram.save.empty() && !fs::exists(options.gram.save);  // a fit also writes it
+  const std::string key = FitKey(job, recipe);
+  const bool wants_sums = !recipe.gram.save.empty() && !fs::exists(recipe.gram.save);  // a fit also writes it
   if (processes.OfFirst(!wants_sums && fs::exists(directory / kReport))) {
     std::optional<ShiftResult> earlier;
     try {
@@ -89,10 +92,10 @@ ShiftResult KeptFit::Get(const ShiftJob& job, const ShiftOptions& options) {
       return std::move(*earlier);
     }
   }
-  ShiftResult result = Shift(job, options);
+  ShiftResult result = Shift(job, recipe);
   if (!first) return result;
   try {
-    Save(job, options, result, directory, key);
+    Save(job, recipe, result, directory, key);
     kept = true;
   } catch (const Interrupted&) {
     throw;

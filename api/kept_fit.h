@@ -12,7 +12,7 @@ namespace shiftrt {
 
 // Everything that decides the selection and the fit, as a hash: version, model, text, settings and files of sums.
 // Throws Error if a file of sums is missing.
-std::string FitKey(const ShiftJob& job, const ShiftOptions& options);
+std::string FitKey(const ShiftJob& job, const Recipe& recipe);
 
 // The fit that an earlier call left in `directory`, or else the one that Shift() makes, which is then kept there. An
 // earlier fit counts only if its FitKey() is that of this one. `kept` is told whether the fit is on disk now, and
@@ -23,7 +23,7 @@ struct KeptFit {
   std::function<void(const std::string& message)> tell = {};
   bool kept = false;
 
-  ShiftResult Get(const ShiftJob& job, const ShiftOptions& options);
+  ShiftResult Get(const ShiftJob& job, const Recipe& recipe);
 };
 
 }  // namespace shiftrt

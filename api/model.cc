@@ -10,8 +10,6 @@
 
 namespace shiftrt {
 
-namespace {
-
 LoadOptions Loading(const OpenSettings& settings) {
   LoadOptions options;
   options.check_finite = settings.check_finite;
@@ -26,8 +24,6 @@ LoadOptions Loading(const OpenSettings& settings) {
   }
   return options;
 }
-
-}  // namespace
 
 Model OpenModel(const std::string& name, const OpenSettings& settings) {
   Model model = OpenModel(name, Loading(settings));

@@ -59,7 +59,7 @@ void Set(std::string_view field, const std::string& text, Recipe& recipe) {
   row->set(text, recipe);
 }
 
-bool ReadsText(const Recipe& recipe) { return ReadsText(OptionsOf(recipe), /*scored=*/!recipe.gram.load.empty()); }
+bool ReadsText(const Recipe& recipe) { return ReadsText(recipe, /*scored=*/!recipe.gram.load.empty()); }
 
 std::vector<Choice> CriteriaNames() {
   std::vector<Choice> names;

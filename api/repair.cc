@@ -21,53 +21,6 @@ CalibrationSet LoadText(const Recipe& recipe, const Model& model, Device device)
                          CalibrationBatchTokens(device));
 }
 
-// The fields that a report of the public face and one of the method have in common.
-template <typename Report>
-auto Shared(Report& report) {
-  return std::tie(report.part, report.lambda, report.tokens, report.rank, report.effective_rank, report.scale,
-                  report.r2_fit, report.r2_heldout, report.condition, report.singular_values, report.warning);
-}
-
-std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites) {
-  std::vector<FitReport> fits;
-  for (const SiteReport& site : sites) {
-    FitReport& fit = fits.emplace_back();
-    fit.layers = site.site.Parts();
-    fit.name = site.site.Name();
-    Shared(fit) = Shared(site);
-  }
-  return fits;
-}
-
-std::vector<SiteReport> SitesOf(const std::vector<FitReport>& fits) {
-  std::vector<SiteReport> sites;
-  for (const FitReport& fit : fits) {
-    Check(!fit.layers.empty(), "a fit stands for no layer");
-    SiteReport& site = sites.emplace_back();
-    site.site = Site::Between(fit.layers.front().begin(), fit.layers.back().end());
-    Shared(site) = Shared(fit);
-  }
-  return sites;
-}
-
-std::vector<TrialReport> TrialsOf(const ShiftResult& result) {
-  std::vector<TrialReport> trials;
-  for (const Trial& trial : result.trials)
-    trials.push_back({.correction = trial.recipe.correction,
-                      .calibration = Name(trial.recipe.mode),
-                      .token_weight = Format(trial.recipe.weighting),
-                      .factorization = Name(trial.recipe.factorization),
-                      .lambda = Format(trial.recipe.lambda),
-                      .recipe = Format(trial.recipe),
-                      .adapter_parameters = trial.parameters,
-                      .tokens = trial.tokens,
-                      .loss = trial.loss,
-                      .gain = trial.gain,
-                      .gain_error = trial.error,
-                      .chosen = &trial == &result.trials[result.chosen_trial]});
-  return trials;
-}
-
 // True if anything is put in the place of the removed blocks, or kept blocks are healed.
 bool Corrects(const Recipe& recipe) {
   const RepairEffects effects = EffectsOf(recipe);
@@ -82,9 +35,9 @@ std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
   const auto label = [&](std::string_view correction) {
     return Label(FindCorrection(correction), recipe.rank, recipe.span);
   };
-  const std::string text = result.trials.empty()
-                               ? label(recipe.correction)
-                               : fmt::format("auto ({})", label(result.trials[result.chosen_trial].recipe.correction));
+  const TrialReport* const trial = ChosenOf(result.trials);
+  const std::string text =
+      trial == nullptr ? label(recipe.correction) : fmt::format("auto ({})", label(trial->correction));
   const bool healed = recipe.heal != Heal::kOff && (!result.healing || result.healing->kept);
   return healed ? fmt::format("{}, healed ({})", text, Name(recipe.heal)) : text;
 }
@@ -107,84 +60,44 @@ void CheckOriginal(const Model& model) {
     FailUsage(Field("model"), "{} is already pruned; give the model it was made from", model.name);
 }
 
-std::string Text(const ShiftOptions& options) {
-  const FitOptions& fit = options.fit;
+std::string Text(const Recipe& recipe) {
   std::string text = fmt::format(
       "{} {} rank {} lambda {} penalize bias {} {} {} weights {} span {} gate {} heal {} merge {} seed {} save "
       "\"{}\" {}",
-      Format(options.prune), options.correction->name, Format(fit.rank), Format(fit.ridge.lambda),
-      fit.ridge.penalize_bias, Name(fit.factorization), Name(options.mode), Format(options.weighting), options.span,
-      options.gate, Name(options.heal), Name(options.merge), options.seed, options.gram.save.string(),
-      options.gram.all_layers ? "all" : "removed");
-  for (const std::filesystem::path& file : options.gram.load) text += fmt::format(" load \"{}\"", file.string());
+      Format(recipe.prune), recipe.correction, Format(recipe.rank), Format(recipe.lambda), recipe.penalize_bias,
+      Name(recipe.factorization), Name(recipe.mode), Format(recipe.weighting), recipe.span, recipe.gate,
+      Name(recipe.heal), Name(recipe.merge), recipe.seed, recipe.gram.save.string(),
+      recipe.gram.all_layers ? "all" : "removed");
+  for (const std::filesystem::path& file : recipe.gram.load) text += fmt::format(" load \"{}\"", file.string());
   return text;
 }
 
-RepairReport ReportOf(const ShiftResult& result) {
-  const StepSeconds& seconds = result.seconds;
-  return {.selection = result.selection,
-          .sites = FitsOf(result.sites),
-          .healed = FitsOf(result.healed),
-          .healing = result.healing,
-          .merged_runs = FitsOf(result.merged_runs),
-          .trials = TrialsOf(result),
-          .untried = result.untried,
-          .gate = result.gate,
-          .seconds = {seconds.select, seconds.calibrate, seconds.solve, seconds.factorize, std::nullopt}};
-}
-
-ShiftResult ResultOf(const RepairReport& report, const CalibrationReport& text) {
-  Check(!report.selection.removed.empty(), "the report names no layer that was removed");
-  ShiftResult result;
-  result.selection = report.selection;
-  result.calibration = text.source;
-  result.sites = SitesOf(report.sites);
-  result.healed = SitesOf(report.healed);
-  result.merged_runs = SitesOf(report.merged_runs);
-  for (const TrialReport& from : report.trials) {
-    if (from.chosen) result.chosen_trial = result.trials.size();
-    Trial& trial = result.trials.emplace_back();
-    trial.recipe = {ParseCalibrationMode(from.calibration), ParseTokenWeighting(from.token_weight),
-                    ParseFactorization(from.factorization), ParseLambda(from.lambda), from.correction};
-    trial.parameters = from.adapter_parameters;
-    trial.tokens = from.tokens;
-    trial.loss = from.loss;
-    trial.gain = from.gain;
-    trial.error = from.gain_error;
-  }
-  result.untried = report.untried;
-  result.gate = report.gate;
-  result.healing = report.healing;
-  result.seconds = {report.seconds.select, report.seconds.calibrate, report.seconds.solve, report.seconds.factorize};
-  return result;
-}
-
-Provenance ProvenanceOf(const std::string& model, const ShiftOptions& options, const CalibrationSet& text,
+Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const CalibrationSet& text,
                         const ShiftResult& result) {
   Provenance made;
   made.model = model;
   made.criterion = result.selection.criterion;
   // A setting that nothing reads has no value.
-  const auto read = [accepted = Accepted(options)](Setting setting, const std::string& value) {
+  const auto read = [accepted = Accepted(recipe)](Setting setting, const std::string& value) {
     return accepted.has(setting) ? value : "";
   };
-  made.recipe = {.prune = options.prune.text,
-                 .correction = std::string(options.correction->name),
-                 .rank = read(Setting::kRank, Format(options.fit.rank)),
-                 .lambda = read(Setting::kLambda, Format(options.fit.ridge.lambda)),
-                 .factorization = read(Setting::kFactorization, Name(options.fit.factorization)),
-                 .calibration_mode = read(Setting::kMode, Name(options.mode)),
-                 .token_weight = read(Setting::kWeights, Format(options.weighting)),
-                 .heal = Name(options.heal),
-                 .merge = Name(options.merge),
-                 .span = options.span};
+  made.recipe = {.prune = Format(recipe.prune),
+                 .correction = recipe.correction,
+                 .rank = read(Setting::kRank, Format(recipe.rank)),
+                 .lambda = read(Setting::kLambda, Format(recipe.lambda)),
+                 .factorization = read(Setting::kFactorization, Name(recipe.factorization)),
+                 .calibration_mode = read(Setting::kMode, Name(recipe.mode)),
+                 .token_weight = read(Setting::kWeights, Format(recipe.weighting)),
+                 .heal = Name(recipe.heal),
+                 .merge = Name(recipe.merge),
+                 .span = recipe.span};
   made.calibration.emplace();
-  if (!options.gram.load.empty() || ReadsText(options))
+  if (!recipe.gram.load.empty() || ReadsText(recipe, /*scored=*/false))
     made.calibration = {.source = result.calibration,
                         .hash = text.hash,
                         .tokens = result.sites.empty() ? text.fit_tokens : result.sites.front().tokens,
                         .heldout_tokens = text.heldout_tokens};
-  made.repair = ReportOf(result);
+  made.repair = result;
   return made;
 }
 
@@ -192,8 +105,6 @@ RepairEffects EffectsOf(const Recipe& recipe) {
   const Correction& correction = FindCorrection(recipe.correction);
   return {correction.adapters(), correction.changes_blocks() || recipe.heal != Heal::kOff};
 }
-
-void CheckGiven(const Recipe& recipe, std::string_view field) { CheckGiven(OptionsOf(recipe), field); }
 
 std::vector<std::string> VariantNames(const Recipe& recipe) {
   std::vector<std::string> names = {"original", "pruned"};
@@ -205,25 +116,23 @@ std::vector<std::string> VariantNames(const Recipe& recipe) {
 void CheckRecipe(const LanguageModel& model, const Recipe& recipe) {
   const Model& original = model.impl().model;
   CheckOriginal(original);
-  CheckOptions(OptionsOf(recipe), original.weights->config, original.weights->split());
+  CheckOptions(recipe, original.weights->config, original.weights->split());
 }
 
 struct RepairJob::Impl {
   Impl(const LanguageModel& model, const Recipe& recipe, const Resources& resources)
       : model(model),
         recipe(recipe),
-        options(OptionsOf(recipe)),
         context(MakeContext(resources)),
         text(LoadText(recipe, model.impl().model, context.device)),
         report{text.source, text.hash, text.fit_tokens, text.heldout_tokens} {
-    options.mode = ModeOf(options, model.impl().model.weights->split(), &why);
+    this->recipe.mode = ModeOf(recipe, model.impl().model.weights->split(), &why);
   }
   ShiftJob Job(Progress& progress) const { return {context, model.impl().model, text, progress}; }
   RepairResult Result(const ShiftResult& result) const;
 
   LanguageModel model;
-  Recipe recipe;
-  ShiftOptions options;  // its mode is not kAuto
+  Recipe recipe;  // its mode is not kAuto
   const char* why = nullptr;
   Context context;
   CalibrationSet text;
@@ -239,7 +148,7 @@ RepairJob::~RepairJob() = default;
 
 const CalibrationReport& RepairJob::Text() const { return impl_->report; }
 std::string RepairJob::Accounting() const { return impl_->text.Accounting(); }
-Calibration RepairJob::Mode() const { return impl_->options.mode; }
+Calibration RepairJob::Mode() const { return impl_->recipe.mode; }
 std::string RepairJob::WhyMode() const { return impl_->why != nullptr ? impl_->why : ""; }
 
 HeldOutText RepairJob::HeldOut() const {
@@ -252,12 +161,12 @@ HeldOutText RepairJob::HeldOut() const {
 
 std::string RepairJob::Key() const {
   NoProgress quiet;
-  return FitKey(impl_->Job(quiet), impl_->options);
+  return FitKey(impl_->Job(quiet), impl_->recipe);
 }
 
 RepairResult RepairJob::Impl::Result(const ShiftResult& result) const {
   const Model& original = model.impl().model;
-  const Provenance made = ProvenanceOf(original.name, options, text, result);
+  const Provenance made = ProvenanceOf(original.name, recipe, text, result);
   Provenance bare = made;  // the provenance of the model without its correction
   bare.recipe = {.prune = made.recipe.prune, .correction = "none", .merge = "off"};
   RepairResult repair{.report = *made.repair,
@@ -279,7 +188,7 @@ RepairResult RepairJob::Impl::Result(const ShiftResult& result) const {
 RepairResult RepairJob::Run(Progress* progress, const KeepSettings& keep, bool* kept) const {
   ProgressOf reports(progress);
   KeptFit fit{keep.directory, keep.tell};
-  const ShiftResult result = fit.Get(impl_->Job(reports), impl_->options);
+  const ShiftResult result = fit.Get(impl_->Job(reports), impl_->recipe);
   if (kept != nullptr) *kept = fit.kept;
   return impl_->Result(result);
 }
@@ -291,7 +200,7 @@ std::vector<Selection> RepairJob::Select(std::span<const PruneSpec> specs, Progr
   });
   ProgressOf reports(progress);
   const CriterionInput input = {impl_->context, impl_->model.impl().model.weights, &impl_->text.fit,
-                                impl_->options.seed};
+                                impl_->recipe.seed};
   return SelectLayers(wanted, input, reports);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recipes and reports of the public face, and their counterparts in shift/.
+// What the repair, the kept fit and the sweep of the public face have in common.
 #pragma once
 
 #include <string_view>
@@ -17,14 +17,11 @@ void CheckOriginal(const Model& model);
 // The row of a named recipe. Throws UsageError listing the names.
 const NamedRecipe& FindNamedRecipe(std::string_view name);
 
-// The one place where provenance of a repair is made: from its settings, of which `options.mode` is no longer kAuto,
+// The one place where provenance of a repair is made: from its settings, of which `recipe.mode` is no longer kAuto,
 // and from what it found.
-Provenance ProvenanceOf(const std::string& model, const ShiftOptions& options, const CalibrationSet& text,
+Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const CalibrationSet& text,
                         const ShiftResult& result);
-RepairReport ReportOf(const ShiftResult& result);
 // All settings, for a key: the same for equal settings alone.
-std::string Text(const ShiftOptions& options);
-// The other way: everything of the result but its plans. Throws Error for a report that lacks what was removed.
-ShiftResult ResultOf(const RepairReport& report, const CalibrationReport& text);
+std::string Text(const Recipe& recipe);
 
 }  // namespace shiftrt

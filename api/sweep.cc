@@ -50,17 +50,18 @@ std::vector<const Dataset*> AveragedSuites(const Suites& suites, int64_t paramet
 }
 
 // The mean accuracy over the suites, of which there is one at least.
-Estimate MeanAccuracy(const SweepJob& with, const DepthPlan& plan, Bos bos, const std::vector<const Dataset*>& suites) {
+SuiteMean MeanAccuracy(const SweepJob& with, const DepthPlan& plan, Bos bos,
+                       const std::vector<const Dataset*>& suites) {
   const std::vector<Variant> variants = {{"", plan}};
   Journal none("");
   const EvalJob job = {with.context, with.model, variants, EvalOptions{.bos = bos}, none, with.progress};
-  std::vector<TaskSummary> summaries;
+  std::vector<SuiteResult> results;
   std::vector<const Task*> tasks;
   for (const Dataset* suite : suites) {
-    summaries.push_back(Summarize(*suite, Evaluate(job, *suite), /*all=*/false));
+    results.push_back(Summarize(*suite, Evaluate(job, *suite), /*all=*/false));
     tasks.push_back(suite->task);
   }
-  return Means(summaries, tasks).front().mean;
+  return Means(results, tasks).models.front();
 }
 
 }  // namespace
@@ -96,9 +97,9 @@ SweepResult Sweep(const LanguageModel& model, const SweepAxes& axes, const Sweep
     Quality quality{
         WindowedPerplexity(decoder, settings.heldout.tokens, window, settings.protocol, progress).perplexity};
     if (suites.empty()) return quality;
-    const Estimate accuracy = MeanAccuracy(job, plan, settings.suites.impl().bos, suites);
+    const SuiteMean accuracy = MeanAccuracy(job, plan, settings.suites.impl().bos, suites);
     quality.accuracy = accuracy.value;
-    quality.accuracy_error = accuracy.error;
+    quality.accuracy_error = accuracy.standard_error;
     return quality;
   };
   SweepJournal journal(settings.journal, JournalKey(settings, calibration, original, context));

@@ -71,14 +71,14 @@ MainJobTimes BenchMainJob(const Context& context, const Model& model, const Main
                 batches = (options.samples + each - 1) / each;
   const CalibrationSet text = RandomText(config, batches, each, options.tokens, /*holds_out=*/true);
   Decoder(context, model.weights, DepthPlan::Original(config.layers)).Forward(text.fit[0]);  // loads the weights
-  ShiftOptions shift;
-  shift.prune = ParsePrune("bi:0.25");
-  shift.fit.rank = RankSpec::Fixed(std::min<int64_t>(64, config.hidden));
+  const Recipe recipe = {.prune = ParsePrune("bi:0.25"),
+                         .rank = RankSpec::Fixed(std::min<int64_t>(64, config.hidden)),
+                         .mode = Calibration::kIndependent};
   MainJobTimes times;
   ShiftResult result;
   {
     const Stopwatch watch(times.total);
-    result = Shift({context, model, text, progress}, shift);
+    result = Shift({context, model, text, progress}, recipe);
   }
   times.sites = std::ssize(result.sites);
   times.samples = batches * each;

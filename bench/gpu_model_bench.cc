@@ -9,13 +9,13 @@
 #include "runtime/check.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
+#include "runtime/stopwatch.h"
 
 namespace shiftrt {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::shared_ptr<const Lra> RandomAdapter(int64_t hidden, int64_t rank, uint64_t seed) {
   Random random(seed);

@@ -9,14 +9,13 @@
 #include "runtime/check.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
+#include "runtime/stopwatch.h"
 
 namespace shiftrt {
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab, Random& random) {
   std::vector<int32_t> tokens(count);

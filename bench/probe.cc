@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "runtime/parallel.h"
+#include "runtime/stopwatch.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {
@@ -19,7 +20,7 @@ template <typename Work>
 double Seconds(Work&& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return SecondsSince(start);
 }
 
 uint64_t SumWords(const uint64_t* data, int64_t begin, int64_t end) {

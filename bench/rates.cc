@@ -11,6 +11,7 @@
 #include "runtime/host_memory.h"
 #include "runtime/linalg/solver.h"
 #include "runtime/random.h"
+#include "runtime/stopwatch.h"
 #include "shift/fit/ridge.h"
 #include "shift/sums/statistics.h"
 
@@ -27,19 +28,16 @@ constexpr int kRuns = 6;
 template <typename Work>
 double BestRate(double flops, const Work& work) {
   using Clock = std::chrono::steady_clock;
-  const auto elapsed = [](Clock::time_point since) {
-    return std::chrono::duration<double>(Clock::now() - since).count();
-  };
   const auto begin = Clock::now();
   double best = 0;
   const auto enough = [&](int runs) {
-    const double seconds = elapsed(begin);
+    const double seconds = SecondsSince(begin);
     return seconds >= kMostSecondsEach || (seconds >= kSecondsEach && runs >= kRuns);
   };
   for (int runs = 0; runs < 2 || !enough(runs); ++runs) {
     const auto start = Clock::now();
     work();
-    if (runs > 0) best = std::max(best, flops / elapsed(start));
+    if (runs > 0) best = std::max(best, flops / SecondsSince(start));
   }
   return best;
 }

@@ -9,14 +9,11 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
+#include "runtime/stopwatch.h"
 
 namespace shiftrt {
 
 namespace {
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // Bounds the activations' memory on long prompts.
 constexpr size_t kPrefillChunk = 512;

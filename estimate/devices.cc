@@ -48,7 +48,7 @@ int64_t DevicePlanner::Collected(const ModelShare& share) const {
     const int64_t most = (share.end - share.begin) * (outline_.halves ? 2 : 1);
     return std::min(outline_.collected, most);
   }
-  const bool each = job_.shift.correction->per_block() && !job_.shift.span;
+  const bool each = CorrectionOf(job_.recipe).per_block() && !job_.recipe.span;
   int64_t sites = 0;
   for (const Site& site : each ? SitesOf(outline_.removed) : RunsOf(outline_.removed))
     sites += share.Has(site.last()) ? 1 : 0;
@@ -57,7 +57,7 @@ int64_t DevicePlanner::Collected(const ModelShare& share) const {
 
 // A message with the rows of one site.
 int64_t DevicePlanner::RowsBytes(int64_t tokens) const {
-  return RowsMessageBytes(tokens, config_.hidden, config_.hidden, !job_.shift.weighting.uniform());
+  return RowsMessageBytes(tokens, config_.hidden, config_.hidden, !job_.recipe.weighting.uniform());
 }
 
 // Sets the plan's passes and its sums on the host, too.

@@ -15,27 +15,27 @@ bool ChosenByShape(const PruneSpec& spec) {
   return !spec.layers.empty() || FindCriterion(spec.criterion).looks_at == Looks::kShape;
 }
 
-std::vector<std::string> Unplanned(const ShiftOptions& shift) {
+std::vector<std::string> Unplanned(const Recipe& recipe) {
   std::vector<std::string> unplanned;
   const auto add = [&](bool wanted, std::string what) {
     if (wanted) unplanned.push_back(std::move(what));
   };
-  const Correction& correction = *shift.correction;
-  const bool passes = shift.prune.layers.empty() && FindCriterion(shift.prune.criterion).looks_at == Looks::kPasses;
-  add(passes, fmt::format("selection by {}, which takes several passes", shift.prune.criterion));
+  const Correction& correction = CorrectionOf(recipe);
+  const bool passes = recipe.prune.layers.empty() && FindCriterion(recipe.prune.criterion).looks_at == Looks::kPasses;
+  add(passes, fmt::format("selection by {}, which takes several passes", recipe.prune.criterion));
   const bool other = !correction.needs_sums() && correction.needs != Needs::kNothing;
   add(other, fmt::format("the passes and fits of correction {}", correction.name));
-  add(shift.heal != Heal::kOff, "healing");
-  add(shift.gate, "the gate");
-  add(shift.merge != Merge::kOff, "merging, and the sums of runs that are merged");
+  add(recipe.heal != Heal::kOff, "healing");
+  add(recipe.gate, "the gate");
+  add(recipe.merge != Merge::kOff, "merging, and the sums of runs that are merged");
   return unplanned;
 }
 
 // Parameters of the adapters of all sites. A budget is taken as given; energy may keep all directions.
-int64_t AdapterParameters(const ShiftOptions& shift, int64_t sites, int64_t hidden) {
-  if (!shift.correction->adapters() || sites == 0) return 0;
-  if (!shift.correction->has_rank()) return CheckedProduct({sites, hidden});
-  const RankSpec& rank = shift.fit.rank;
+int64_t AdapterParameters(const Recipe& recipe, int64_t sites, int64_t hidden) {
+  if (!CorrectionOf(recipe).adapters() || sites == 0) return 0;
+  if (!CorrectionOf(recipe).has_rank()) return CheckedProduct({sites, hidden});
+  const RankSpec& rank = recipe.rank;
   if (rank.kind == RankSpec::Kind::kBudget) return rank.parameters;
   const int64_t width = rank.kind == RankSpec::Kind::kFixed ? 2 * rank.rank + 1 : hidden + 1;
   return CheckedProduct({sites, width, hidden});
@@ -65,38 +65,38 @@ const char* Name(Step step) {
 
 JobOutline OutlineOf(const MainJob& job) {
   const ModelConfig& config = job.weights->config;
-  const ShiftOptions& shift = job.shift;
-  CheckOptions(shift, config);
+  const Recipe& recipe = job.recipe;
+  CheckOptions(recipe, config);
   JobOutline outline;
-  outline.units = RemovalCount(shift.prune, *job.weights);
-  outline.halves = shift.prune.halves();
-  if (ChosenByShape(shift.prune)) {
+  outline.units = RemovalCount(recipe.prune, *job.weights);
+  outline.halves = recipe.prune.halves();
+  if (ChosenByShape(recipe.prune)) {
     NoProgress quiet;
-    outline.removed = SelectLayers(shift.prune, {Context(), job.weights, nullptr, shift.seed}, quiet).removed;
+    outline.removed = SelectLayers(recipe.prune, {Context(), job.weights, nullptr, recipe.seed}, quiet).removed;
   }
-  const Correction& correction = *shift.correction;
-  const bool each = correction.per_block() && !shift.span;
+  const Correction& correction = CorrectionOf(recipe);
+  const bool each = correction.per_block() && !recipe.span;
   // If it is not known which blocks are removed, there may be as many runs as blocks.
   outline.sites = correction.makes == Makes::kNothing ? 0
                   : outline.removed.empty()           ? outline.units
                   : each                              ? std::ssize(SitesOf(outline.removed))
                                                       : std::ssize(RunsOf(outline.removed));
-  outline.collected = !correction.needs_sums() ? 0 : shift.gram.all_layers ? config.layers : outline.sites;
-  const bool known = !outline.removed.empty() && !shift.gram.all_layers;
+  outline.collected = !correction.needs_sums() ? 0 : recipe.gram.all_layers ? config.layers : outline.sites;
+  const bool known = !outline.removed.empty() && !recipe.gram.all_layers;
   outline.tapped = known ? outline.removed.back().layer + 1 : config.layers;
   if (!outline.removed.empty()) {
     outline.shared = outline.removed.front().layer;
     outline.behind = RunsOf(outline.removed).front().last() + 1;
   }
-  outline.mode = ModeOf(shift, false);
+  outline.mode = ModeOf(recipe, false);
   if (outline.mode == Calibration::kDrift) {
     const int64_t first = known ? outline.removed.front().layer : 0;
     outline.again = std::max<int64_t>(0, outline.tapped - first - outline.units / (outline.halves ? 2 : 1));
   }
-  if (correction.has_rank() && shift.fit.rank.kind == RankSpec::Kind::kFixed) outline.rank = shift.fit.rank.rank;
-  outline.adapter_parameters = AdapterParameters(shift, outline.sites, config.hidden);
-  outline.loads = !shift.gram.load.empty();
-  outline.selects = shift.prune.layers.empty() && FindCriterion(shift.prune.criterion).looks_at == Looks::kPass;
+  if (correction.has_rank() && recipe.rank.kind == RankSpec::Kind::kFixed) outline.rank = recipe.rank.rank;
+  outline.adapter_parameters = AdapterParameters(recipe, outline.sites, config.hidden);
+  outline.loads = !recipe.gram.load.empty();
+  outline.selects = recipe.prune.layers.empty() && FindCriterion(recipe.prune.criterion).looks_at == Looks::kPass;
   const int64_t length = std::min(job.calibration.tokens, config.max_positions);
   outline.calibration = CountCalibration(job.calibration.samples, length,
                                          CalibrationBatchTokens(job.machine.gpu ? Device::kCuda : Device::kCpu));
@@ -104,12 +104,12 @@ JobOutline OutlineOf(const MainJob& job) {
   outline.heldout = {outline.calibration.heldout_samples, length};
   outline.windows = {job.text_tokens / job.window, job.window};
   outline.windows_per_batch = WindowsPerBatch(job.window);
-  ShiftOptions settled = shift;
+  Recipe settled = recipe;
   settled.mode = outline.mode;
   outline.pass = PlanSelectionPass(settled, *job.weights, outline.fit.tokens(), job.machine);
-  outline.unplanned = Unplanned(shift);
+  outline.unplanned = Unplanned(recipe);
   try {
-    CheckOptions(shift, config, true);
+    CheckOptions(recipe, config, true);
   } catch (const UsageError& error) {
     outline.no_split = error.reason();
   }
@@ -146,12 +146,12 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
               static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens), 0};
     }
     case Step::kSolve: {
-      const Correction& correction = *job.shift.correction;
+      const Correction& correction = CorrectionOf(job.recipe);
       const bool solves = correction.needs_sums() && correction.has_lambda();
-      return {0, 0, solves ? sites * SolveFlops(job.shift.fit.ridge.lambda, config.hidden, config.hidden) : 0};
+      return {0, 0, solves ? sites * SolveFlops(job.recipe.lambda, config.hidden, config.hidden) : 0};
     }
     case Step::kReduce:
-      return {0, 0, job.shift.correction->has_rank() ? sites * ReduceFlops(job.shift.fit.rank, config.hidden) : 0};
+      return {0, 0, CorrectionOf(job.recipe).has_rank() ? sites * ReduceFlops(job.recipe.rank, config.hidden) : 0};
     case Step::kEvaluate:
       return {variants * blocks(outline.windows, config.layers) -
                   static_cast<double>(job.variants - 1) * blocks(outline.windows, outline.shared) +

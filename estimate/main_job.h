@@ -17,7 +17,7 @@ namespace shiftrt {
 
 struct MainJob {
   std::shared_ptr<const Weights> weights;  // only shapes and types are looked at (models/shapes.h)
-  ShiftOptions shift;
+  Recipe recipe;
   CalibrationSpec calibration;  // as many samples as it asks for: the text is not read
   int64_t text_tokens = 0;      // tokens of the text whose perplexity is measured,
   int64_t window = 0;           // in windows of so many tokens

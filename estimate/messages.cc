@@ -103,9 +103,9 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
   };
   int64_t bytes = 0;
   if (outline.selects)
-    bytes += InfluenceBytes(place, batches(outline.fit), UnitsOf(job.shift.prune.unit, config.layers));
+    bytes += InfluenceBytes(place, batches(outline.fit), UnitsOf(job.recipe.prune.unit, config.layers));
   if (outline.collected > 0 && !outline.loads) {
-    const bool weighted = !job.shift.weighting.uniform();
+    const bool weighted = !job.recipe.weighting.uniform();
     int64_t channel = kSplitChannels;
     // One pass per site in turn, or one pass for all.
     const int64_t passes = outline.in_sequence() ? outline.collected : 1, sites = outline.collected / passes;
@@ -116,7 +116,8 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
       }
   }
   const int64_t turns = outline.in_sequence() ? outline.sites : 1, fitted = turns > 0 ? outline.sites / turns : 0;
-  if (job.shift.correction->has_rank()) bytes += turns * ShareAdaptersBytes(place, fitted, config.hidden, outline.rank);
+  if (CorrectionOf(job.recipe).has_rank())
+    bytes += turns * ShareAdaptersBytes(place, fitted, config.hidden, outline.rank);
   return bytes + job.variants * ShareLossesBytes(place, outline.window_batches());
 }
 

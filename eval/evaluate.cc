@@ -10,6 +10,7 @@
 #include "eval/trunk.h"
 #include "runtime/files.h"
 #include "runtime/shared_items.h"
+#include "runtime/stopwatch.h"
 
 namespace shiftrt {
 
@@ -224,7 +225,7 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   for (size_t b = 0; b < batches.size(); ++b)
     for (size_t v = 0; v < job.variants.size(); ++v) collectors[v].Add(batches[b], table.At(v, b));
   for (Collector& collector : collectors) result.scores.push_back(collector.Take());
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = SecondsSince(start);
   return result;
 }
 

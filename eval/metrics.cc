@@ -33,14 +33,33 @@ bool IsRight(const std::string& metric, const Task& task, const Item& item, cons
   return Likeliest(scores, {}) == item.gold;
 }
 
+// The metric of this value; `values` is what it is the mean of, if it is one.
+Metric MetricOf(const std::string& name, const Estimate& estimate, std::vector<double> values = {}) {
+  Metric metric;
+  metric.metric = name;
+  metric.value = estimate.value;
+  metric.standard_error = estimate.error;
+  metric.items = std::ssize(values);
+  metric.values = std::move(values);
+  return metric;
+}
+
+// The mean of `value`, a function of an item and its scores.
+template <typename F>
+Metric MeanOfItems(const std::string& name, const std::vector<Item>& items, const Scores& scores, const F& value) {
+  std::vector<double> values;
+  values.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i) values.push_back(value(items[i], scores[i]));
+  const Estimate mean = Mean(values);
+  return MetricOf(name, mean, std::move(values));
+}
+
 Metric Accuracy(const std::string& name, const Task& task, const std::vector<Item>& items, const Scores& scores) {
-  Metric metric{.name = name, .estimate = {}, .counts = true};
-  metric.values.reserve(items.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    metric.values.push_back(IsRight(name, task, items[i], scores[i]) ? 1 : 0);
-    metric.correct += metric.values.back() != 0;
-  }
-  metric.estimate = Mean(metric.values);
+  Metric metric = MeanOfItems(name, items, scores, [&](const Item& item, const std::vector<Score>& of_item) {
+    return IsRight(name, task, item, of_item) ? 1.0 : 0.0;
+  });
+  metric.counts = true;
+  metric.right = std::count(metric.values.begin(), metric.values.end(), 1.0);
   return metric;
 }
 
@@ -56,23 +75,13 @@ double Margin(const Item& item, const std::vector<Score>& scores) {
   return best_wrong - BitsPerByte(item, scores, item.gold);
 }
 
-// The mean of `value`, a function of an item and its scores.
-template <typename F>
-Metric MeanOfItems(const std::string& name, const std::vector<Item>& items, const Scores& scores, const F& value) {
-  Metric metric{.name = name, .estimate = {}};
-  metric.values.reserve(items.size());
-  for (size_t i = 0; i < items.size(); ++i) metric.values.push_back(value(items[i], scores[i]));
-  metric.estimate = Mean(metric.values);
-  return metric;
-}
-
 // The word perplexity of the only answer. The delta method gives its error from that of the mean log-likelihood.
 Metric WordPerplexity(const std::string& name, const Scores& scores) {
   std::vector<double> nll;
   for (const auto& item : scores) nll.push_back(-item[0].log_likelihood);
   const Estimate mean = Mean(nll);
   const double perplexity = std::exp(mean.value);
-  return {name, {perplexity, perplexity * mean.error}};
+  return MetricOf(name, {perplexity, perplexity * mean.error});
 }
 
 // Over all documents together; the reference gives no error either.
@@ -86,7 +95,7 @@ Metric DocumentPerplexity(const std::string& name, const std::vector<Item>& item
   const double value = name == "word_perplexity"   ? std::exp(nll / words)
                        : name == "byte_perplexity" ? std::exp(nll / bytes)
                                                    : nll / bytes / std::numbers::ln2;
-  return {name, {value, std::numeric_limits<double>::quiet_NaN()}};
+  return MetricOf(name, {value, std::numeric_limits<double>::quiet_NaN()});
 }
 
 }  // namespace

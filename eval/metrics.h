@@ -12,12 +12,9 @@
 
 namespace shiftrt {
 
-struct Metric {
-  std::string name;
-  Estimate estimate;
-  std::vector<double> values = {};  // one per item, if the estimate is their mean; empty for perplexities
-  bool counts = false;              // the values are 1 for a right answer and 0 for a wrong one
-  int64_t correct = 0;              // right answers, where they are counted
+// A score without what it is compared with, and the numbers that it is the mean of.
+struct Metric : SuiteScore {
+  std::vector<double> values = {};  // one per item, 1 or 0 where right answers count; empty for perplexities
 };
 
 inline constexpr const char *kBitsPerByte = "bits_per_byte", *kMargin = "margin";

@@ -5,23 +5,22 @@
 #include <array>
 
 #include "eval/harness/text.h"
-#include "runtime/check.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
 namespace {
 
-constexpr std::array<const char*, 3> kBosNames = {"auto", "always", "never"};
+constexpr Words<Bos, 3> kBosWords = {{"auto", "always", "never"}};
 
 }  // namespace
 
 Bos ParseBos(std::string_view name) {
-  const auto at = std::find(kBosNames.begin(), kBosNames.end(), name);
-  if (at == kBosNames.end()) FailUsage(Field("bos"), "\"{}\" is none of auto, always and never", name);
-  return static_cast<Bos>(at - kBosNames.begin());
+  if (const std::optional<Bos> bos = kBosWords.Find(name)) return *bos;
+  FailUsage(Field("bos"), "\"{}\" is none of auto, always and never", name);
 }
 
-const char* Name(Bos bos) { return kBosNames[static_cast<size_t>(bos)]; }
+const char* Name(Bos bos) { return kBosWords.Of(bos); }
 
 PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, Bos bos, int64_t max_length)
     : tokenizer_(tokenizer),

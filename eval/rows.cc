@@ -2,11 +2,11 @@
 #include "eval/rows.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "eval/harness/text.h"
 #include "runtime/json.h"
 #include "runtime/parquet.h"
+#include "runtime/parse.h"
 #include "tokenizers/utf8.h"
 
 namespace shiftrt {
@@ -49,11 +49,7 @@ int64_t Row::Index(const char* column, int64_t count, int64_t first) const {
   const Json& value = Value(column);
   int64_t index = -1;
   if (value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 32) index = value.get<int64_t>();
-  if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-    if (error != std::errc() || end != text.data() + text.size()) index = -1;
-  }
+  if (value.is_string() && !ParseNumber(value.get_ref<const std::string&>(), &index)) index = -1;
   Require(index >= first && index < first + count, "column {} is {}, expected {} to {}", column, Shown(value), first,
           first + count - 1);
   return index - first;

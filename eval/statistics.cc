@@ -40,17 +40,19 @@ double SignTest(int64_t successes, int64_t trials) {
   return std::min(1.0, 2 * probability);
 }
 
-Paired Compare(std::span<const double> first, std::span<const double> second) {
+PairedScore Compare(std::span<const double> first, std::span<const double> second) {
   Check(first.size() == second.size(), "{} items cannot be paired with {}", first.size(), second.size());
-  Paired paired;
+  PairedScore paired;
   std::vector<double> differences(first.size());
   for (size_t i = 0; i < first.size(); ++i) {
     differences[i] = second[i] - first[i];
     paired.only_first += differences[i] < 0;
-    paired.only_second += differences[i] > 0;
+    paired.only_this += differences[i] > 0;
   }
-  paired.difference = Mean(differences);
-  paired.p = SignTest(paired.only_first, paired.only_first + paired.only_second);
+  const Estimate mean = Mean(differences);
+  paired.difference = mean.value;
+  paired.standard_error = mean.error;
+  paired.p = SignTest(paired.only_first, paired.only_first + paired.only_this);
   return paired;
 }
 

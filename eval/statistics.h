@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "include/shiftrt/evaluate.h"
+
 namespace shiftrt {
 
 struct Estimate {
@@ -17,14 +19,8 @@ Estimate Mean(std::span<const double> values);
 // The plain mean of independent estimates: errors add in squares.
 Estimate MeanOf(std::span<const Estimate> estimates);
 
-// Two variants on the same items, each 0 or 1 per item.
-struct Paired {
-  Estimate difference;     // second - first
-  int64_t only_first = 0;  // items only the first has right
-  int64_t only_second = 0;
-  double p = 1;  // McNemar's test, exact and two-sided, of only_first = only_second
-};
-Paired Compare(std::span<const double> first, std::span<const double> second);
+// The scores `second` less `first` of two variants on the same items, each 0 or 1 per item where right answers count.
+PairedScore Compare(std::span<const double> first, std::span<const double> second);
 
 // Two-sided exact binomial test of `successes` in `trials` at one half.
 double SignTest(int64_t successes, int64_t trials);

@@ -3,34 +3,50 @@
 
 #include <algorithm>
 
+#include "eval/metrics.h"
+#include "eval/statistics.h"
 #include "eval/task.h"
 
 namespace shiftrt {
 
-const MetricSummary* TaskSummary::Find(size_t variant, std::string_view metric) const {
-  for (const MetricSummary& summary : variants[variant])
-    if (summary.metric.name == metric) return &summary;
-  return nullptr;
+const SuiteScore* SuiteResult::Find(size_t model, std::string_view metric) const {
+  const auto found = std::find_if(scores[model].begin(), scores[model].end(),
+                                  [&](const SuiteScore& score) { return score.metric == metric; });
+  return found == scores[model].end() ? nullptr : &*found;
 }
 
-const MetricSummary& TaskSummary::Quoted(size_t variant) const {
-  const MetricSummary* const quoted = Find(variant, dataset->task->metric);
-  return quoted != nullptr ? *quoted : variants[variant].front();
+const SuiteScore& Quoted(const SuiteResult& task, size_t variant) {
+  const SuiteScore* const quoted = task.Find(variant, task.quoted_metric);
+  return quoted != nullptr ? *quoted : task.scores[variant].front();
 }
 
-TaskSummary Summarize(const Dataset& dataset, const EvalScores& scores, bool all) {
-  TaskSummary task{&dataset, scores.cost, scores.seconds, {}};
+SuiteResult Summarize(const Dataset& dataset, const EvalScores& scores, bool all) {
+  const Task& task = *dataset.task;
+  SuiteResult result{.task = task.name,
+                     .quoted_metric = task.metric,
+                     .items = std::ssize(dataset.items),
+                     .seconds = scores.seconds,
+                     .title = task.title,
+                     .choices = task.kind == TaskKind::kChoice,
+                     .full_items = task.rows,
+                     .shots = dataset.shots,
+                     .files = dataset.files,
+                     .data_hash = dataset.data_hash,
+                     .template_hash = dataset.template_hash,
+                     .requests = scores.cost.requests,
+                     .tokens_requested = scores.cost.tokens_requested,
+                     .tokens_computed = scores.cost.tokens_computed,
+                     .head_rows = scores.cost.head_rows,
+                     .shared_stages = scores.cost.shared_stages};
+  std::vector<Metric> first;
   for (const auto& of_variant : scores.scores) {
-    std::vector<MetricSummary> summaries;
-    for (Metric& metric : Measure(*dataset.task, dataset.items, of_variant, all)) {
-      summaries.push_back({std::move(metric), std::nullopt});
-      MetricSummary& summary = summaries.back();
-      if (task.variants.empty() || summary.metric.values.empty()) continue;
-      summary.to_first = Compare(task.variants[0][summaries.size() - 1].metric.values, summary.metric.values);
-    }
-    task.variants.push_back(std::move(summaries));
+    std::vector<Metric> metrics = Measure(task, dataset.items, of_variant, all);
+    for (size_t m = 0; m < first.size(); ++m)
+      if (metrics[m].items > 0) metrics[m].to_first = Compare(first[m].values, metrics[m].values);
+    result.scores.emplace_back(metrics.begin(), metrics.end());
+    if (first.empty()) first = std::move(metrics);
   }
-  return task;
+  return result;
 }
 
 std::vector<const Task*> AveragedTasks(const std::vector<const Task*>& tasks, int64_t parameters) {
@@ -48,27 +64,30 @@ std::vector<const Task*> AveragedTasks(const std::vector<const Task*>& tasks, in
   return averaged;
 }
 
-std::vector<MeanOfTasks> Means(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
-                               std::string_view metric) {
-  const auto summary = [&](const TaskSummary& task, size_t variant) {
-    return metric.empty() ? &task.Quoted(variant) : task.Find(variant, metric);
+SuiteMeans Means(const std::vector<SuiteResult>& tasks, const std::vector<const Task*>& averaged,
+                 const std::string& metric) {
+  const auto score = [&](const SuiteResult& task, size_t variant) {
+    return metric.empty() ? &Quoted(task, variant) : task.Find(variant, metric);
   };
-  std::vector<const TaskSummary*> with_metric;
-  for (const TaskSummary& task : tasks)
-    if (std::find(averaged.begin(), averaged.end(), task.dataset->task) != averaged.end() &&
-        summary(task, 0) != nullptr)
+  std::vector<const SuiteResult*> with_metric;
+  for (const SuiteResult& task : tasks)
+    if (std::any_of(averaged.begin(), averaged.end(), [&](const Task* one) { return one->name == task.task; }) &&
+        score(task, 0) != nullptr)
       with_metric.push_back(&task);
-  std::vector<MeanOfTasks> means;
+  SuiteMeans means{.metric = metric, .tasks = std::ssize(with_metric)};
   if (with_metric.empty()) return means;
-  for (size_t v = 0; v < with_metric[0]->variants.size(); ++v) {
+  for (size_t v = 0; v < with_metric[0]->scores.size(); ++v) {
     std::vector<Estimate> values, differences;
-    for (const TaskSummary* task : with_metric) {
-      const MetricSummary& found = *summary(*task, v);
-      values.push_back(found.metric.estimate);
-      if (v > 0) differences.push_back(found.to_first->difference);
+    for (const SuiteResult* task : with_metric) {
+      const SuiteScore& found = *score(*task, v);
+      values.push_back({found.value, found.standard_error});
+      if (v > 0) differences.push_back({found.to_first->difference, found.to_first->standard_error});
     }
-    MeanOfTasks& mean = means.emplace_back(MeanOfTasks{std::ssize(with_metric), MeanOf(values), std::nullopt});
-    if (v > 0) mean.to_first = MeanOf(differences);
+    const Estimate mean = MeanOf(values);
+    SuiteMean& of_model = means.models.emplace_back(SuiteMean{mean.value, mean.error, std::nullopt});
+    if (v == 0) continue;
+    const Estimate difference = MeanOf(differences);
+    of_model.to_first = {difference.value, difference.error};
   }
   return means;
 }

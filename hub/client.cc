@@ -2,7 +2,6 @@
 #include "hub/client.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/parse.h"
 #include "runtime/printable.h"
 
 namespace shiftrt {
@@ -42,8 +42,7 @@ std::string BareEtag(std::string etag) {
 
 int64_t Number(const std::string& text) {
   int64_t value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? value : -1;
+  return ParseNumber(text, &value) ? value : -1;
 }
 
 bool IsPage(const Exchange& exchange) { return exchange.Field("content-type").starts_with("text/html"); }

@@ -13,6 +13,7 @@
 #include "hub/partial_file.h"
 #include "runtime/check.h"
 #include "runtime/printable.h"
+#include "runtime/stopwatch.h"
 
 namespace shiftrt {
 
@@ -238,7 +239,7 @@ class Downloads {
         }
         file.partial->Commit();
         progress_[i].brought = file.remote.size - file.present_before;
-        progress_[i].seconds = std::chrono::duration<double>(Clock::now() - file.began).count();
+        progress_[i].seconds = SecondsSince(file.began);
       }
       Link(file);
       file.Close();
@@ -355,7 +356,7 @@ class Downloads {
       } else if (file.partial) {
         progress.present = file.partial->present();
         progress.brought = progress.present - file.present_before;
-        progress.seconds = std::chrono::duration<double>(Clock::now() - file.began).count();
+        progress.seconds = SecondsSince(file.began);
         progress.state = file.partial->Complete() ? FileProgress::State::kChecking : FileProgress::State::kUnderWay;
       }
     }

@@ -11,12 +11,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <ctime>
 #include <utility>
 
 #include "runtime/files.h"
+#include "runtime/parse.h"
 #include "runtime/printable.h"
 #include "runtime/shared_library.h"
 
@@ -288,8 +288,7 @@ std::string EscapeUrl(std::string_view text, bool keep_slashes) {
 
 double RetryAfterSeconds(const std::string& field) {
   int seconds = 0;
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), seconds);
-  if (error == std::errc() && end == field.data() + field.size()) return seconds;
+  if (ParseNumber(field, &seconds)) return seconds;
   const time_t date = field.empty() ? -1 : LoadCurl().date(field.c_str(), nullptr);
   return date < 0 ? -1 : std::max(0.0, std::difftime(date, std::time(nullptr)));
 }

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cstdlib>
 #include <initializer_list>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/parse.h"
 
 namespace shiftrt {
 
@@ -59,9 +59,8 @@ int Seconds(const char* name, int otherwise) {
   const std::string value = Environment({name});
   if (value.empty()) return otherwise;
   int seconds = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
-  Check(error == std::errc() && end == value.data() + value.size() && seconds > 0,
-        "{} is \"{}\", expected a whole number of seconds above 0", name, value);
+  Check(ParseNumber(value, &seconds) && seconds > 0, "{} is \"{}\", expected a whole number of seconds above 0", name,
+        value);
   return seconds;
 }
 

@@ -8,10 +8,13 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/parse.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
 namespace {
+
+constexpr Words<Halves, 3> kHalves = {{"both", "attention", "mlp"}};
 
 std::string HashOf(const Matrix<float>& matrix) { return HashHex(std::as_bytes(matrix.span())); }
 std::string HashOf(const TensorView& tensor) {
@@ -37,20 +40,9 @@ int64_t Sum(const DepthPlan& plan, const Weights& weights, const BlockSize& bloc
 
 const char* Name(Unit unit) { return unit == Unit::kHalf ? "half" : "block"; }
 
-const char* Name(Halves halves) {
-  switch (halves) {
-    case Halves::kBoth: return "both";
-    case Halves::kAttention: return "attention";
-    case Halves::kMlp: return "mlp";
-  }
-  return "?";
-}
+const char* Name(Halves halves) { return kHalves.Of(halves); }
 
-std::optional<Halves> ParseHalves(std::string_view name) {
-  for (const Halves halves : {Halves::kBoth, Halves::kAttention, Halves::kMlp})
-    if (name == Name(halves)) return halves;
-  return std::nullopt;
-}
+std::optional<Halves> ParseHalves(std::string_view name) { return kHalves.Find(name); }
 
 std::string Name(const BlockPart& part) {
   const char* const half = part.halves == Halves::kBoth ? "" : part.halves == Halves::kMlp ? ".mlp" : ".attn";

@@ -14,34 +14,23 @@
 #include <string>
 #include <thread>
 
-#include "runtime/check.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
-const char* Name(Isa isa) {
-  switch (isa) {
-    case Isa::kPortable: return "portable";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAvx512BFloat16: return "avx512bf16";
-    case Isa::kAmx: return "amx";
-  }
-  return "?";
-}
-
 namespace {
 
-constexpr std::array kProducts = {"auto", "float32", "bfloat16"};  // in the order of Products
+constexpr Words<Isa, 5> kIsaWords = {{"portable", "avx2", "avx512", "avx512bf16", "amx"}};
+constexpr Words<Products, 3> kProducts = {{"auto", "float32", "bfloat16"}};
 
 }  // namespace
 
-const char* Name(Products products) { return kProducts.at(static_cast<size_t>(products)); }
+const char* Name(Isa isa) { return kIsaWords.Of(isa); }
+
+const char* Name(Products products) { return kProducts.Of(products); }
 
 Products ParseProducts(const std::string& name) {
-  const auto found = std::find(kProducts.begin(), kProducts.end(), name);
-  if (found == kProducts.end())
-    FailUsage(Field("products"), "unknown precision \"{}\"; known: {}", name, fmt::join(kProducts, ", "));
-  return static_cast<Products>(found - kProducts.begin());
+  return kProducts.Parse(name, "products", "unknown precision \"{}\"");
 }
 
 #if defined(__x86_64__)
@@ -82,12 +71,10 @@ Isa BestIsa() {
 }
 
 Isa ParseIsa(std::string_view name) {
-  for (const Isa isa : kIsas) {
-    if (name != Name(isa)) continue;
-    if (isa > BestIsa()) FailUsage("this CPU does not run {}; its best is {}", name, Name(BestIsa()));
-    return isa;
-  }
-  FailUsage("unknown instruction set \"{}\"; known: portable, avx2, avx512, avx512bf16, amx", name);
+  const std::optional<Isa> isa = kIsaWords.Find(name);
+  if (!isa) FailUsage("unknown instruction set \"{}\"; known: {}", name, fmt::join(kIsaWords.words, ", "));
+  if (*isa > BestIsa()) FailUsage("this CPU does not run {}; its best is {}", name, Name(BestIsa()));
+  return *isa;
 }
 
 int Cores() {

@@ -2,18 +2,18 @@
 #include "shift/options.h"
 
 #include <algorithm>
-#include <tuple>
 
+#include "include/shiftrt/repair.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
 
 namespace {
 
-SettingSet UsedBy(const ShiftOptions& options) {
+SettingSet UsedBy(const Recipe& recipe) {
   SettingSet used;
   for (const SettingRow& row : Settings())
-    if (row.used != nullptr && row.used(options)) used = used | SettingSet{row.setting};
+    if (row.used != nullptr && row.used(recipe)) used = used | SettingSet{row.setting};
   return used;
 }
 
@@ -28,76 +28,53 @@ std::vector<std::string_view> Accepting(Setting setting) {
   RefuseSetting(row, "correction", fmt::format("the correction {}", correction.name), Accepting(row.setting));
 }
 
-// The fields that options and a recipe have in common.
-template <typename Options>
-auto Shared(Options& of) {
-  if constexpr (requires { of.fit; })
-    return std::tie(of.prune, of.fit.rank, of.fit.ridge.lambda, of.fit.ridge.penalize_bias, of.fit.factorization,
-                    of.mode, of.weighting.norm, of.weighting.first, of.weighting.massive, of.span, of.gate, of.merge,
-                    of.heal, of.gram, of.seed);
-  else
-    return std::tie(of.prune, of.rank, of.lambda, of.penalize_bias, of.factorization, of.mode, of.weighting.norm,
-                    of.weighting.first, of.weighting.massive, of.span, of.gate, of.merge, of.heal, of.gram, of.seed);
-}
-
 }  // namespace
 
-ShiftOptions OptionsOf(const Recipe& recipe) {
-  ShiftOptions options;
-  Shared(options) = Shared(recipe);
-  options.prune.text = Format(recipe.prune);
-  options.correction = &FindCorrection(recipe.correction);
-  return options;
+FitOptions FitOptionsOf(const Recipe& recipe, Spectra spectra) {
+  return {{recipe.lambda, recipe.penalize_bias}, recipe.rank, recipe.factorization, spectra};
 }
 
-Recipe RecipeOf(const ShiftOptions& options) {
-  Recipe recipe;
-  Shared(recipe) = Shared(options);
-  recipe.correction = options.correction->name;
-  return recipe;
+SettingSet Accepted(const Recipe& recipe) {
+  return recipe.heal == Heal::kOff ? CorrectionOf(recipe).accepts : CorrectionOf(recipe).accepts | kTakenByHealing;
 }
 
-SettingSet Accepted(const ShiftOptions& options) {
-  return options.heal == Heal::kOff ? options.correction->accepts : options.correction->accepts | kTakenByHealing;
-}
-
-void CheckOptions(const ShiftOptions& options, const ModelConfig& config, bool split) {
-  SettingSet used = UsedBy(options);
+void CheckOptions(const Recipe& recipe, const ModelConfig& config, bool split) {
+  SettingSet used = UsedBy(recipe);
   if (split) used = used | SettingSet{Setting::kSplit};
   if (!config.block.PlainUpdates()) used = used | SettingSet{Setting::kUpdateNorms};
   for (const SettingRow& row : Settings())
-    if (used.has(row.setting) && !Accepted(options).has(row.setting)) Refuse(*options.correction, row);
-  CheckCriterion(options.prune, used);
+    if (used.has(row.setting) && !Accepted(recipe).has(row.setting)) Refuse(CorrectionOf(recipe), row);
+  CheckCriterion(recipe.prune, used);
   for (const auto& [first, second, why] : SettingConflicts())
     if (used.has(first) && used.has(second))
       FailUsage(Field(std::string(RowOf(first).field)), "{} does not go with {}: {}", RowOf(first).name,
                 RowOf(second).name, why);
-  CheckParallelBlocks(options.prune, config);
-  if (options.heal == Heal::kAll && config.block.parallel)
+  CheckParallelBlocks(recipe.prune, config);
+  if (recipe.heal == Heal::kAll && config.block.parallel)
     FailUsage(Field("heal"),
               "all: the model has parallel blocks, in which no stream runs between attention and MLP that the output "
               "projection could be fitted to: choose down");
-  if (options.correction->has_rank()) CheckRank(options.fit.rank, config.hidden);
+  if (CorrectionOf(recipe).has_rank()) CheckRank(recipe.rank, config.hidden);
 }
 
-void CheckGiven(const ShiftOptions& options, std::string_view field) {
+void CheckGiven(const Recipe& recipe, std::string_view field) {
   for (const SettingRow& row : Settings())
-    if (row.used == nullptr && row.field == field && !Accepted(options).has(row.setting))
-      Refuse(*options.correction, row);
+    if (row.used == nullptr && row.field == field && !Accepted(recipe).has(row.setting))
+      Refuse(CorrectionOf(recipe), row);
 }
 
 bool Reads(const Recipe& recipe, std::string_view field) {
   const auto row =
       std::find_if(Settings().begin(), Settings().end(), [&](const auto& one) { return one.field == field; });
-  return row == Settings().end() || Accepted(OptionsOf(recipe)).has(row->setting);
+  return row == Settings().end() || Accepted(recipe).has(row->setting);
 }
 
-Calibration ModeOf(const ShiftOptions& options, bool split, const char** why) {
+Calibration ModeOf(const Recipe& recipe, bool split, const char** why) {
   if (why != nullptr) *why = nullptr;
-  if (options.mode != Calibration::kAuto) return options.mode;
-  const Calibration usual = options.correction->usual_mode;
+  if (recipe.mode != Calibration::kAuto) return recipe.mode;
+  const Calibration usual = CorrectionOf(recipe).usual_mode;
   if (usual == Calibration::kIndependent) return usual;
-  const SettingSet used = split ? UsedBy(options) | SettingSet{Setting::kSplit} : UsedBy(options);
+  const SettingSet used = split ? UsedBy(recipe) | SettingSet{Setting::kSplit} : UsedBy(recipe);
   for (const auto& [first, second, reason] : SettingConflicts()) {
     const bool excluded =
         (first == Setting::kMode && used.has(second)) || (second == Setting::kMode && used.has(first));
@@ -108,19 +85,19 @@ Calibration ModeOf(const ShiftOptions& options, bool split, const char** why) {
   return usual;
 }
 
-ShiftOptions Normalized(ShiftOptions options) {
-  options.mode = ModeOf(options, false);
-  const SettingSet accepted = Accepted(options);
+Recipe Normalized(Recipe recipe) {
+  recipe.mode = ModeOf(recipe, false);
+  const SettingSet accepted = Accepted(recipe);
   for (const SettingRow& row : Settings())
-    if (row.reset != nullptr && !accepted.has(row.setting)) row.reset(options);
-  return options;
+    if (row.reset != nullptr && !accepted.has(row.setting)) row.reset(recipe);
+  return recipe;
 }
 
-bool ReadsText(const ShiftOptions& options, bool scored) {
-  if (options.correction->needs != Needs::kNothing && options.gram.load.empty()) return true;
-  if (!scored && NeedCalibration({options.prune})) return true;
+bool ReadsText(const Recipe& recipe, bool scored) {
+  if (CorrectionOf(recipe).needs != Needs::kNothing && recipe.gram.load.empty()) return true;
+  if (!scored && NeedCalibration({recipe.prune})) return true;
   return std::any_of(Settings().begin(), Settings().end(),
-                     [&](const SettingRow& row) { return row.reads_text && row.used(options); });
+                     [&](const SettingRow& row) { return row.reads_text && row.used(recipe); });
 }
 
 }  // namespace shiftrt

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of the method, and the table that says which of them go together. It has three parts: the settings that
-// each correction accepts (corrections.cc), those that each criterion accepts (criteria.cc), and the pairs of settings
-// that exclude each other (setting.cc). CheckOptions reads all three, and docs/method.md shows them.
+// The recipe as the method reads it, and the table that says which of its settings go together. It has three parts: the
+// settings that each correction accepts (corrections.cc), those that each criterion accepts (criteria.cc), and the
+// pairs of settings that exclude each other (setting.cc). CheckOptions reads all three, and docs/method.md shows them.
 #pragma once
 
-#include <cstdint>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "include/shiftrt/recipe.h"
 #include "shift/corrections/corrections.h"
@@ -20,46 +17,30 @@
 
 namespace shiftrt {
 
-struct ShiftOptions {
-  PruneSpec prune;
-  const Correction* correction = &Corrections().front();  // a row of the table
-  FitOptions fit;
-  Calibration mode = Calibration::kIndependent;
-  TokenWeighting weighting;
-  bool span = false;  // one adapter for each run of neighbours, fitted from its first input to its last output
-  bool gate = false;  // drop corrections without which the held-out loss is lower
-  Merge merge = Merge::kOff;
-  Heal heal = Heal::kOff;  // fit projections of the kept blocks behind the first removed one again
-  GramFiles gram;
-  uint64_t seed = 0;
-};
-
-// The options that a recipe stands for. Throws UsageError for an unknown correction.
-ShiftOptions OptionsOf(const Recipe& recipe);
-// The other way. The recipe has no calibration text.
-Recipe RecipeOf(const ShiftOptions& options);
+// The row of the recipe's correction. Throws UsageError for an unknown one.
+inline const Correction& CorrectionOf(const Recipe& recipe) { return FindCorrection(recipe.correction); }
+// The options of the recipe's fits.
+FitOptions FitOptionsOf(const Recipe& recipe, Spectra spectra = Spectra::kNow);
 
 // The settings that healing takes, whatever the correction is.
 constexpr SettingSet kTakenByHealing = {Setting::kLambda, Setting::kWeights};
 // The settings that a correction accepts, with those that healing takes if it is on.
-SettingSet Accepted(const ShiftOptions& options);
+SettingSet Accepted(const Recipe& recipe);
 
-// Throws UsageError, with the field at fault ("rank", "gram.load"), for options that the table refuses and for a rank
+// Throws UsageError, with the field at fault ("rank", "gram.load"), for settings that the table refuses and for a rank
 // that a model of that hidden size does not have. `split`: the blocks of the model are divided among processes.
-void CheckOptions(const ShiftOptions& options, const ModelConfig& config, bool split = false);
-// Throws the same error if the correction does not accept the value of this field, which the caller was given.
-void CheckGiven(const ShiftOptions& options, std::string_view field);
+void CheckOptions(const Recipe& recipe, const ModelConfig& config, bool split = false);
 
-// The calibration mode of these options; for kAuto the one that it stands for: the usual mode of the correction
+// The calibration mode of the recipe; for kAuto the one that it stands for: the usual mode of the correction
 // (Correction::usual_mode), or kIndependent if a setting in use excludes other modes. `why` receives the reason for
 // that, or null.
-Calibration ModeOf(const ShiftOptions& options, bool split, const char** why = nullptr);
+Calibration ModeOf(const Recipe& recipe, bool split, const char** why = nullptr);
 
-// The options with the default for each setting that the correction does not accept, so that options which give the
+// The recipe with the default for each setting that the correction does not accept, so that recipes which give the
 // same correction are equal. Settings without SettingRow::reset stay, and CheckOptions refuses them.
-ShiftOptions Normalized(ShiftOptions options);
+Recipe Normalized(Recipe recipe);
 
-// True if the method reads calibration text with these options. `scored`: files of sums have the criterion's scores.
-bool ReadsText(const ShiftOptions& options, bool scored = false);
+// True if the method reads calibration text for the recipe. `scored`: files of sums have the criterion's scores.
+bool ReadsText(const Recipe& recipe, bool scored);
 
 }  // namespace shiftrt

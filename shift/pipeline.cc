@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kGateTokens = 16384;
 
 // The settings that the sums of two runs must have in common if they are to be added.
-std::string SumsSettings(const Context& context, const TokenWeighting& weighting) {
+std::string SumsSettings(const Context& context, const TokenWeights& weighting) {
   const char* const products = context.products == Products::kBFloat16 ? ", products in bfloat16" : "";
   return weighting.uniform() ? fmt::format("independent{}", products)
                              : fmt::format("independent, token weights {}{}", Format(weighting), products);
@@ -38,18 +38,18 @@ std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) 
 
 class Pipeline {
  public:
-  Pipeline(const ShiftJob& job, const ShiftOptions& options)
-      : job_(job), options_(options), correction_(*options.correction) {}
+  Pipeline(const ShiftJob& job, const Recipe& recipe, Spectra spectra)
+      : job_(job), recipe_(recipe), correction_(CorrectionOf(recipe)), options_(FitOptionsOf(recipe, spectra)) {}
 
   ShiftResult Run() {
-    if (!options_.gram.load.empty()) Load();
+    if (!recipe_.gram.load.empty()) Load();
     CheckText();
-    result_.calibration = options_.gram.load.empty() ? job_.calibration.source : loaded_.origin.source;
+    result_.calibration = recipe_.gram.load.empty() ? job_.calibration.source : loaded_.origin.source;
     Select();
     result_.pruned = DepthPlan::Pruned(job_.layers(), result_.selection.removed);
     Correct();
-    if (options_.gate) DropWhatHarms();
-    if (options_.merge != Merge::kOff) MergeNeighbours();
+    if (recipe_.gate) DropWhatHarms();
+    if (recipe_.merge != Merge::kOff) MergeNeighbours();
     WarnOfCorrections();
     // Work that is not dealt out is done in every process, and CPUs of different kinds may round it differently.
     CheckSame(job_.context, "fit", result_.corrected.Fingerprint());
@@ -60,52 +60,49 @@ class Pipeline {
   std::vector<Site> Runs() const { return RunsOf(result_.selection.removed); }
 
   void Load() {
-    loaded_ = LoadSums(options_.gram.load);
+    loaded_ = LoadSums(recipe_.gram.load);
     CheckModel(loaded_, job_.model);
-    if (loaded_.origin.settings != SumsSettings(job_.context, options_.weighting))
-      FailUsage(Field("gram.load"), "{} has sums of \"{}\", but \"{}\" is asked for", options_.gram.load[0].string(),
-                loaded_.origin.settings, SumsSettings(job_.context, options_.weighting));
+    if (loaded_.origin.settings != SumsSettings(job_.context, recipe_.weighting))
+      FailUsage(Field("gram.load"), "{} has sums of \"{}\", but \"{}\" is asked for", recipe_.gram.load[0].string(),
+                loaded_.origin.settings, SumsSettings(job_.context, recipe_.weighting));
   }
 
   // True if the files of sums have the scores by which layers are selected.
-  bool Scored() const {
-    return options_.prune.unit == Unit::kBlock && loaded_.scores.contains(options_.prune.criterion);
-  }
+  bool Scored() const { return recipe_.prune.unit == Unit::kBlock && loaded_.scores.contains(recipe_.prune.criterion); }
 
   void CheckText() const {
-    if (job_.calibration.fit.empty() && ReadsText(options_, Scored()))
+    if (job_.calibration.fit.empty() && ReadsText(recipe_, Scored()))
       FailUsage(Field("calibration"), "there is no calibration text, which these options need");
   }
 
   void Select() {
     const Stopwatch watch(result_.seconds.select);
     result_.selection = Scored()
-                            ? Reselect(options_.prune, loaded_.scores.at(options_.prune.criterion), *job_.model.weights)
-                            : shared_.Select(job_, options_);
+                            ? Reselect(recipe_.prune, loaded_.scores.at(recipe_.prune.criterion), *job_.model.weights)
+                            : shared_.Select(job_, recipe_);
   }
 
   void Correct() {
-    const bool each_block = correction_.per_block() && !options_.span;
+    const bool each_block = correction_.per_block() && !recipe_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
     start_ = shared_.TakeStreams(WalkStart(result_.selection.removed));
     if (correction_.walks()) return Walk(result_.pruned);
-    FittedSites fitted = !correction_.needs_sums()                    ? Fit(sites, {}, job_.progress)
-                         : options_.mode != Calibration::kIndependent ? FitInSequence(sites)
-                         : options_.gram.used()                       ? FitFromFiles(sites)
-                                                                      : FitIndependently(sites);
+    FittedSites fitted = !correction_.needs_sums()                   ? Fit(sites, {}, job_.progress)
+                         : recipe_.mode != Calibration::kIndependent ? FitInSequence(sites)
+                         : recipe_.gram.used()                       ? FitFromFiles(sites)
+                                                                     : FitIndependently(sites);
     result_.corrected = CorrectedPlan(job_.layers(), sites, fitted);
-    result_.sites = std::move(fitted.reports);
+    result_.sites = FitsOf(fitted.reports);
     result_.trials = std::move(fitted.trials);
-    result_.chosen_trial = fitted.chosen_trial;
     result_.untried = std::move(fitted.untried);
     result_.seconds += fitted.seconds;
-    if (options_.heal != Heal::kOff) Walk(DepthPlan(result_.corrected));  // the walk replaces result_.corrected
+    if (recipe_.heal != Heal::kOff) Walk(DepthPlan(result_.corrected));  // the walk replaces result_.corrected
   }
 
   // Says where a correction explains nothing of held-out text. A mean update alone has R2 0 by definition.
   void WarnOfCorrections() {
     constexpr double kNothing = 0.01;
-    for (SiteReport& site : result_.sites) {
+    for (FitReport& site : result_.sites) {
       if (std::isnan(site.r2_heldout) || site.r2_heldout >= kNothing || (site.rank == 0 && !correction_.walks()))
         continue;
       if (!site.warning.empty()) site.warning += "; ";
@@ -119,14 +116,14 @@ class Pipeline {
   // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.
   void Walk(const DepthPlan& plan) {
     std::optional<SiteCorrection> correction;
-    if (correction_.walks()) correction = InWalk(correction_, job_, options_.fit);
+    if (correction_.walks()) correction = InWalk(correction_, job_, options_);
     WalkResult walked =
         RefitInSequence(job_, plan, result_.selection.removed,
-                        {correction ? &*correction : nullptr, options_.heal, options_.fit.ridge, options_.weighting},
+                        {correction ? &*correction : nullptr, recipe_.heal, options_.ridge, recipe_.weighting},
                         std::exchange(start_, std::nullopt));
     result_.corrected = std::move(walked.plan);
-    if (correction_.walks()) result_.sites = std::move(walked.sites);
-    result_.healed = std::move(walked.healed);
+    if (correction_.walks()) result_.sites = FitsOf(walked.sites);
+    result_.healed = FitsOf(walked.healed);
     result_.seconds += walked.seconds;
     if (!result_.healed.empty() && !job_.calibration.heldout.empty()) KeepHealingIfItHelps(plan);
   }
@@ -137,9 +134,9 @@ class Pipeline {
     HeldOutLoss loss = LossOnHeldOut();
     DepthPlan without = Unhealed(result_.corrected, before, result_.healed, job_.model.weights);
     GateVerdict& verdict = result_.healing.emplace();
-    for (const SiteReport& fit : result_.healed)
-      if (verdict.parts.empty() || verdict.parts.back().layer != fit.site.layer)
-        verdict.parts.emplace_back(fit.site.layer);
+    for (const FitReport& fit : result_.healed)
+      if (const int64_t layer = fit.layers.front().layer; verdict.parts.empty() || verdict.parts.back().layer != layer)
+        verdict.parts.emplace_back(layer);
     verdict.with = loss(result_.corrected);
     verdict.without = loss(without);
     verdict.kept = verdict.with <= verdict.without;
@@ -148,12 +145,12 @@ class Pipeline {
 
   FittedSites Fit(const std::vector<Site>& sites, const std::vector<const SiteSums*>& sums, Progress& progress) const {
     const ShiftJob job = {job_.context, job_.model, job_.calibration, progress};
-    return correction_.fit({job, sites, sums, options_.fit});
+    return correction_.fit({job, sites, sums, options_});
   }
 
   FittedSites FitInSequence(const std::vector<Site>& sites) {
     return shiftrt::FitInSequence(
-        job_, sites, {options_.mode, options_.weighting},
+        job_, sites, {recipe_.mode, recipe_.weighting},
         [&](const SiteSums& site, Progress& progress) { return Fit({site.site}, {&site}, progress); },
         std::exchange(start_, std::nullopt));
   }
@@ -162,21 +159,21 @@ class Pipeline {
     CalibrationSums sums;
     {
       const Stopwatch watch(result_.seconds.calibrate);
-      sums = options_.gram.load.empty() ? CollectIntoFile() : std::move(loaded_.sums);
+      sums = recipe_.gram.load.empty() ? CollectIntoFile() : std::move(loaded_.sums);
     }
     return Fit(sites, sums.Sites(result_.selection.removed), job_.progress);
   }
 
   CalibrationSums CollectIntoFile() {
     const std::vector<BlockPart> layers =
-        options_.gram.all_layers ? PartsBetween(0, 2 * job_.layers()) : result_.selection.removed;
+        recipe_.gram.all_layers ? PartsBetween(0, 2 * job_.layers()) : result_.selection.removed;
     // Half as much again: the file takes both triangles of every Gram.
     CheckMemory(job_.context, (3 * std::ssize(layers) + 1) / 2, job_.hidden(),
                 "a higher limit allows more, and several files, of some layers each, take less");
     SavedSums wanted =
-        NewSavedSums(job_, layers, SumsSettings(job_.context, options_.weighting), ScoresOf(result_.selection));
-    for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
-    return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save).sums;
+        NewSavedSums(job_, layers, SumsSettings(job_.context, recipe_.weighting), ScoresOf(result_.selection));
+    for (SiteSums& site : wanted.sums.sites) site.weighting = recipe_.weighting;
+    return shiftrt::CollectIntoFile(job_, std::move(wanted), recipe_.gram.save).sums;
   }
 
   // Fits as many sites at once as memory has room for their sums. Each group of sites takes a pass over the text.
@@ -184,7 +181,7 @@ class Pipeline {
     if (std::optional<CalibrationSums> collected = shared_.TakeSums(sites))
       return FitTogether(sites, {}, *std::move(collected));
     CheckMemory(job_.context, 1, job_.hidden(), "a higher limit allows more");
-    if (options_.fit.rank.kind == RankSpec::Kind::kBudget && correction_.has_rank())
+    if (options_.rank.kind == RankSpec::Kind::kBudget && correction_.has_rank())
       CheckMemory(job_.context, std::ssize(sites), job_.hidden(),
                   "a higher limit allows more, and a rank by number or energy takes one site at a time");
     const std::vector<Site> runs = RunsToMeasure();
@@ -200,7 +197,7 @@ class Pipeline {
 
   // The runs that will be merged.
   std::vector<Site> RunsToMeasure() const {
-    std::vector<Site> runs = options_.merge == Merge::kOff ? std::vector<Site>() : Runs();
+    std::vector<Site> runs = recipe_.merge == Merge::kOff ? std::vector<Site>() : Runs();
     std::erase_if(runs, [](const Site& run) { return run.blocks == 1; });
     return runs;
   }
@@ -213,7 +210,7 @@ class Pipeline {
       const Stopwatch watch(result_.seconds.calibrate);
       for (const std::vector<Site>* some : {&sites, &runs})
         for (const Site& site : *some)
-          if (sums.fit_batches == 0) sums.sites.emplace_back(site, job_.hidden(), input, options_.weighting);
+          if (sums.fit_batches == 0) sums.sites.emplace_back(site, job_.hidden(), input, recipe_.weighting);
       Collect(job_, sums, nullptr, start_ ? &*start_ : nullptr);
     }
     std::vector<const SiteSums*> wanted;
@@ -238,7 +235,7 @@ class Pipeline {
   }
 
   void MergeNeighbours() {
-    result_.merged = MergeAdapters(result_.corrected, options_.merge, job_.context);
+    result_.merged = MergeAdapters(result_.corrected, recipe_.merge, job_.context);
     std::vector<const AdapterStage*> adapters;
     std::vector<const SiteSums*> runs;
     std::vector<const RidgeMatrices*> sums;
@@ -249,15 +246,17 @@ class Pipeline {
           runs.push_back(&run);
           sums.push_back(&run.fit.matrices());
         }
-    result_.merged_runs.resize(runs.size());
+    std::vector<SiteReport> reports(runs.size());
     const SharedItems items = WhereSumsAre(job_.context, sums);
-    items.ForEach([&](int64_t i) { result_.merged_runs[i] = MeasureSite(job_.context, *runs[i], *adapters[i]->lra); });
-    items.Share(result_.merged_runs);
+    items.ForEach([&](int64_t i) { reports[i] = MeasureSite(job_.context, *runs[i], *adapters[i]->lra); });
+    items.Share(reports);
+    result_.merged_runs = FitsOf(reports);
   }
 
   const ShiftJob& job_;
-  const ShiftOptions& options_;
+  const Recipe& recipe_;
   const Correction& correction_;
+  const FitOptions options_;
   SavedSums loaded_;
   SharedCalibration shared_;
   std::optional<StartStreams> start_;  // the next pass or walk begins there, if the selection kept it
@@ -267,12 +266,12 @@ class Pipeline {
 
 }  // namespace
 
-ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options) {
+ShiftResult Shift(const ShiftJob& job, const Recipe& recipe, Spectra spectra) {
   const bool split = !job.model.weights->shares.empty();
-  CheckOptions(options, job.model.weights->config, split);
-  ShiftOptions settled = options;
-  settled.mode = ModeOf(options, split);
-  return Pipeline(job, settled).Run();
+  CheckOptions(recipe, job.model.weights->config, split);
+  Recipe settled = recipe;
+  settled.mode = ModeOf(recipe, split);
+  return Pipeline(job, settled, spectra).Run();
 }
 
 }  // namespace shiftrt

@@ -16,23 +16,22 @@ namespace {
 constexpr int64_t kStartStreams = 2;
 
 // True if a pass, or a walk, over the same text follows, in which the original model runs up to the removed layers.
-bool PassFollows(const ShiftOptions& options) {
-  const Correction& correction = *options.correction;
-  return correction.walks() || correction.needs_sums() || options.heal != Heal::kOff;
+bool PassFollows(const Recipe& recipe) {
+  const Correction& correction = CorrectionOf(recipe);
+  return correction.walks() || correction.needs_sums() || recipe.heal != Heal::kOff;
 }
 
 // True if a walk follows that fits towards the stream of the original model, which it takes from site to site.
-bool WalksWithOriginal(const ShiftOptions& options) {
-  const Correction& correction = *options.correction;
-  return correction.walks() || options.heal != Heal::kOff ||
-         (correction.needs_sums() && options.mode == Calibration::kDrift);
+bool WalksWithOriginal(const Recipe& recipe) {
+  const Correction& correction = CorrectionOf(recipe);
+  return correction.walks() || recipe.heal != Heal::kOff ||
+         (correction.needs_sums() && recipe.mode == Calibration::kDrift);
 }
 
-bool FitsFromSums(const ShiftOptions& options) {
-  const Correction& correction = *options.correction;
-  return correction.needs == Needs::kStreamSums && correction.per_block() && !options.span &&
-         options.mode == Calibration::kIndependent && options.merge == Merge::kOff &&
-         options.prune.unit == Unit::kBlock;
+bool FitsFromSums(const Recipe& recipe) {
+  const Correction& correction = CorrectionOf(recipe);
+  return correction.needs == Needs::kStreamSums && correction.per_block() && !recipe.span &&
+         recipe.mode == Calibration::kIndependent && recipe.merge == Merge::kOff && recipe.prune.unit == Unit::kBlock;
 }
 
 // FLOP of the products of a block with its weights, per token.
@@ -62,15 +61,15 @@ PassMachine PassMachine::Of(const Context& context, const Weights& weights) {
   return machine;
 }
 
-SelectionPass PlanSelectionPass(const ShiftOptions& options, const Weights& weights, int64_t fit_tokens,
+SelectionPass PlanSelectionPass(const Recipe& recipe, const Weights& weights, int64_t fit_tokens,
                                 const PassMachine& machine) {
   SelectionPass pass;
   const bool streams_only =
-      options.prune.layers.empty() && FindCriterion(options.prune.criterion).looks_at == Looks::kPass;
-  if (!streams_only || !machine.alone || options.gram.used() || !PassFollows(options)) return pass;
-  const Quota quota(options.prune, weights);
+      recipe.prune.layers.empty() && FindCriterion(recipe.prune.criterion).looks_at == Looks::kPass;
+  if (!streams_only || !machine.alone || recipe.gram.used() || !PassFollows(recipe)) return pass;
+  const Quota quota(recipe.prune, weights);
   const int64_t hidden = weights.config.hidden, candidates = quota.end() - quota.first();
-  if (!machine.gpu && FitsFromSums(options)) {
+  if (!machine.gpu && FitsFromSums(recipe)) {
     const auto d = static_cast<double>(hidden);
     const double more = 3 * d * d * static_cast<double>(candidates - quota.count()) * machine.float64_cost;
     const double whole = FlopsPerToken(weights) * static_cast<double>(weights.config.layers);
@@ -80,10 +79,10 @@ SelectionPass PlanSelectionPass(const ShiftOptions& options, const Weights& weig
       return pass;
     }
   }
-  const int64_t halves = options.prune.unit == Unit::kHalf ? 2 : 1, first = quota.first() / halves,
+  const int64_t halves = recipe.prune.unit == Unit::kHalf ? 2 : 1, first = quota.first() / halves,
                 deepest = (quota.end() - quota.count()) / halves, end = (quota.end() + halves - 1) / halves,
                 room = machine.memory / (fit_tokens * hidden * int64_t{sizeof(float)});
-  if (!machine.gpu && WalksWithOriginal(options) && room / 2 > kStartStreams) {
+  if (!machine.gpu && WalksWithOriginal(recipe) && room / 2 > kStartStreams) {
     const int64_t kept = std::min(room / 2, end - first + 1);
     for (int64_t i = 0; i < kept; ++i) pass.depths.push_back(first + (end - first) * i / (kept - 1));
     std::erase(pass.depths, 0);
@@ -97,19 +96,19 @@ SelectionPass PlanSelectionPass(const ShiftOptions& options, const Weights& weig
   return pass;
 }
 
-Selection SharedCalibration::Select(const ShiftJob& job, const ShiftOptions& options) {
+Selection SharedCalibration::Select(const ShiftJob& job, const Recipe& recipe) {
   const Weights& weights = *job.model.weights;
-  const CriterionInput input = {job.context, job.model.weights, &job.calibration.fit, options.seed};
+  const CriterionInput input = {job.context, job.model.weights, &job.calibration.fit, recipe.seed};
   const auto select = [&](std::span<Probe* const> beside) {
-    return SelectLayers(options.prune, input, job.progress, beside);
+    return SelectLayers(recipe.prune, input, job.progress, beside);
   };
   if (job.calibration.fit.empty()) return select({});
   int64_t tokens = 0;
   for (const Batch& batch : job.calibration.fit) tokens += batch.size();
-  const SelectionPass pass = PlanSelectionPass(options, weights, tokens, PassMachine::Of(job.context, weights));
+  const SelectionPass pass = PlanSelectionPass(recipe, weights, tokens, PassMachine::Of(job.context, weights));
   if (pass.candidates > 0) {
     for (int64_t layer = pass.first; layer < pass.first + pass.candidates; ++layer)
-      sums_.sites.emplace_back(Site{layer}, job.hidden(), SiteInput::kStream, options.weighting);
+      sums_.sites.emplace_back(Site{layer}, job.hidden(), SiteInput::kStream, recipe.weighting);
     RidgeProbe probe(&sums_.fit_batches);
     for (SiteSums& site : sums_.sites) probe.Add(site, site.fit);
     Probe* const beside[] = {&probe};

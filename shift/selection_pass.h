@@ -47,14 +47,14 @@ struct SelectionPass {
 //   parts of the layers at which the first removed one can be.
 // Nothing of this happens if the criterion reads more than streams, if its scores or the sums come from a file or go
 // there, or on a machine that is not `alone`.
-SelectionPass PlanSelectionPass(const ShiftOptions& options, const Weights& weights, int64_t fit_tokens,
+SelectionPass PlanSelectionPass(const Recipe& recipe, const Weights& weights, int64_t fit_tokens,
                                 const PassMachine& machine);
 
 // The results of such a pass for a calibration.
 class SharedCalibration {
  public:
   // Selects the layers of `options`, and collects and keeps what PlanSelectionPass says.
-  Selection Select(const ShiftJob& job, const ShiftOptions& options);
+  Selection Select(const ShiftJob& job, const Recipe& recipe);
 
   // The sums of the fitted text for these sites, if they were collected: none of the held-out text.
   std::optional<CalibrationSums> TakeSums(const std::vector<Site>& sites);

@@ -8,45 +8,44 @@ namespace shiftrt {
 
 const std::vector<SettingRow>& Settings() {
   using enum Setting;
-  using O = ShiftOptions;
-  static const ShiftOptions defaults;
+  static const Recipe defaults;
   static const char* const kOneAdapter = "it does not make one adapter per removed block";
   static const char* const kNoRank = "it has no adapters whose rank can be chosen";
   static const char* const kFileSums = "files have sums for adapters that are fitted independently, one per layer";
   static const std::vector<SettingRow> table = {
       {kHalves, "", "removing half blocks", "it is defined for whole blocks",
-       [](const O& o) { return o.prune.halves(); }},
+       [](const Recipe& r) { return r.prune.halves(); }},
       {kSplit, "", "a split model", "it needs the whole model in one process"},
       {kUpdateNorms, "", "a model that norms or scales the updates of its blocks",
        "nothing can be folded into a projection whose output is normed or scaled before it is added"},
       {kMode, "mode", "calibration mode sequential or drift",
        "the mode is chosen for adapters that are fitted by a given recipe",
-       [](const O& o) { return o.mode == Calibration::kSequential || o.mode == Calibration::kDrift; },
-       [](O& o) { o.mode = defaults.mode; }},
-      {kRank, "rank", "a rank", kNoRank, nullptr, [](O& o) { o.fit.rank = RankSpec::Full(); }},
+       [](const Recipe& r) { return r.mode == Calibration::kSequential || r.mode == Calibration::kDrift; },
+       [](Recipe& r) { r.mode = Calibration::kIndependent; }},
+      {kRank, "rank", "a rank", kNoRank, nullptr, [](Recipe& r) { r.rank = RankSpec::Full(); }},
       {kFullRank, "rank", "a full rank", kNoRank,
-       [](const O& o) { return o.correction->has_rank() && o.fit.rank.kind == RankSpec::Kind::kFull; }},
+       [](const Recipe& r) { return CorrectionOf(r).has_rank() && r.rank.kind == RankSpec::Kind::kFull; }},
       {kBudget, "rank", "a budget of parameters", "a budget is spread over adapters that are fitted together",
-       [](const O& o) { return o.fit.rank.kind == RankSpec::Kind::kBudget; }},
+       [](const Recipe& r) { return r.rank.kind == RankSpec::Kind::kBudget; }},
       {kFactorization, "factorization", "a factorization", "it has no adapters whose factorization can be chosen",
-       nullptr, [](O& o) { o.fit.factorization = defaults.fit.factorization; }},
+       nullptr, [](Recipe& r) { r.factorization = defaults.factorization; }},
       {kLambda, "lambda", "a lambda", "it solves no ridge regression whose lambda can be chosen", nullptr,
-       [](O& o) { o.fit.ridge.lambda = defaults.fit.ridge.lambda; }},
+       [](Recipe& r) { r.lambda = defaults.lambda; }},
       {kPenalizedBias, "penalize_bias", "a penalised bias", "its fit has no bias that can be penalised",
-       [](const O& o) { return o.fit.ridge.penalize_bias; }, [](O& o) { o.fit.ridge.penalize_bias = false; }},
+       [](const Recipe& r) { return r.penalize_bias; }, [](Recipe& r) { r.penalize_bias = false; }},
       {kWeights, "weighting", "token weights", "its fit has no token weights that can be chosen",
-       [](const O& o) { return !o.weighting.uniform(); }, [](O& o) { o.weighting = defaults.weighting; }},
-      {kSpan, "span", "a span", kOneAdapter, [](const O& o) { return o.span; }},
-      {kMerge, "merge", "merging", kOneAdapter, [](const O& o) { return o.merge != Merge::kOff; }},
+       [](const Recipe& r) { return !r.weighting.uniform(); }, [](Recipe& r) { r.weighting = defaults.weighting; }},
+      {kSpan, "span", "a span", kOneAdapter, [](const Recipe& r) { return r.span; }},
+      {kMerge, "merge", "merging", kOneAdapter, [](const Recipe& r) { return r.merge != Merge::kOff; }},
       {kHeal, "heal", "healing",
        "it divides the stream behind a removed block, and healing aims at the original stream",
-       [](const O& o) { return o.heal != Heal::kOff; }, nullptr, true},
+       [](const Recipe& r) { return r.heal != Heal::kOff; }, nullptr, true},
       {kGate, "gate", "the gate", "it has no corrections that can be taken out one by one",
-       [](const O& o) { return o.gate; }, nullptr, true},
-      {kLoadedSums, "gram.load", "loading sums", kFileSums, [](const O& o) { return !o.gram.load.empty(); }},
-      {kSavedSums, "gram.save", "saving sums", kFileSums, [](const O& o) { return !o.gram.save.empty(); }},
+       [](const Recipe& r) { return r.gate; }, nullptr, true},
+      {kLoadedSums, "gram.load", "loading sums", kFileSums, [](const Recipe& r) { return !r.gram.load.empty(); }},
+      {kSavedSums, "gram.save", "saving sums", kFileSums, [](const Recipe& r) { return !r.gram.save.empty(); }},
       {kAllSums, "gram.all_layers", "saving the sums of all layers", kFileSums,
-       [](const O& o) { return o.gram.all_layers; }},
+       [](const Recipe& r) { return r.gram.all_layers; }},
   };
   return table;
 }

@@ -12,7 +12,7 @@
 
 namespace shiftrt {
 
-struct ShiftOptions;
+struct Recipe;
 
 enum class Setting : uint8_t {
   kHalves,         // halves of blocks may be removed
@@ -57,13 +57,13 @@ class SettingSet {
 
 struct SettingRow {
   Setting setting;
-  std::string_view field;  // the field of ShiftOptions; empty for a property of the model or of its processes
+  std::string_view field;  // the field of Recipe; empty for a property of the model or of its processes
   std::string_view name;   // for messages
   std::string_view why;    // why some corrections and criteria do not accept it
   // Says if the options use it; null if a field always has a value, so that only the caller knows whether it was given.
-  bool (*used)(const ShiftOptions& options) = nullptr;
+  bool (*used)(const Recipe& recipe) = nullptr;
   // Gives the field its default; null if a sweep refuses the setting for a correction that does not accept it.
-  void (*reset)(ShiftOptions& options) = nullptr;
+  void (*reset)(Recipe& recipe) = nullptr;
   bool reads_text = false;  // takes a pass over calibration text of its own, beside that for the sums
 };
 // In the order of the enumeration.

@@ -24,15 +24,8 @@ void Shuffle(std::vector<T>& items, uint64_t seed) {
 }
 
 // Adapters that are fitted from sums of the original model's stream alone.
-bool FromSharedSums(const ShiftOptions& options) {
-  return options.correction->takes_recipe() && options.mode == Calibration::kIndependent && options.heal == Heal::kOff;
-}
-
-// A row has no singular values.
-FitOptions FitOf(const ShiftOptions& options) {
-  FitOptions fit = options.fit;
-  fit.spectra = Spectra::kNever;
-  return fit;
+bool FromSharedSums(const Recipe& recipe) {
+  return CorrectionOf(recipe).takes_recipe() && recipe.mode == Calibration::kIndependent && recipe.heal == Heal::kOff;
 }
 
 bool SameSetting(const Recipe& a, const Recipe& b) { return SettingText(a) == SettingText(b); }
@@ -45,9 +38,9 @@ std::vector<std::pair<A, B>> Pairs(const std::vector<A>& a, const std::vector<B>
   return pairs;
 }
 
-double Mean(const std::vector<SiteReport>& sites, double SiteReport::*value) {
+double Mean(const std::vector<FitReport>& sites, double FitReport::*value) {
   double mean = sites.empty() ? std::nan("") : 0.0;
-  for (const SiteReport& site : sites) mean += site.*value / static_cast<double>(sites.size());
+  for (const FitReport& site : sites) mean += site.*value / static_cast<double>(sites.size());
   return mean;
 }
 
@@ -62,7 +55,7 @@ class Sweeper {
       if (recipe.span || recipe.gate || recipe.merge != Merge::kOff || recipe.gram.used())
         FailUsage(Field("recipes"), "a sweep has no spans, gate, merging or files of sums");
     for (const Recipe& recipe : combinations_)
-      for (const PruneSpec& prune : axes.prunes) CheckOptions(OptionsOf(Cell(recipe, prune, 0, 0).recipe), Config());
+      for (const PruneSpec& prune : axes.prunes) CheckOptions(Cell(recipe, prune, 0, 0).recipe, Config());
     sizes_ = axes.samples;
     std::sort(sizes_.begin(), sizes_.end());
     sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
@@ -152,44 +145,43 @@ class Sweeper {
     for (const Selection& selection : selections) parts.insert(selection.removed.begin(), selection.removed.end());
     const std::vector<BlockPart> removed(parts.begin(), parts.end());
     SumsByWeighting sums;
-    std::vector<ShiftOptions> shared;
-    for (const Recipe& recipe : combinations_) shared.push_back(OptionsOf(recipe));
-    std::erase_if(shared, [](const ShiftOptions& options) { return !FromSharedSums(options); });
-    for (const ShiftOptions& options : shared) sums[Format(options.weighting)];
+    std::vector<Recipe> shared = combinations_;
+    std::erase_if(shared, [](const Recipe& recipe) { return !FromSharedSums(recipe); });
+    for (const Recipe& recipe : shared) sums[Format(recipe.weighting)];
     CheckMemory(job_.context, std::ssize(sums) * std::ssize(removed), Config().hidden,
                 "a higher limit allows more, and fewer criteria and token weights at once take less");
-    for (const ShiftOptions& options : shared) {
-      CalibrationSums& of = sums[Format(options.weighting)];
+    for (const Recipe& recipe : shared) {
+      CalibrationSums& of = sums[Format(recipe.weighting)];
       of = CalibrationSums::Empty(removed, Config().hidden);
-      for (SiteSums& site : of.sites) site.weighting = options.weighting;
+      for (SiteSums& site : of.sites) site.weighting = recipe.weighting;
     }
     return sums;
   }
 
   void Fill(SweepRow& row, const ShiftJob& job, const SumsByWeighting& sums) {
     const int64_t layers = job.layers();
-    ShiftOptions options = OptionsOf(row.recipe);
-    options.fit = FitOf(options);
-    std::vector<SiteReport> sites;
+    Recipe recipe = row.recipe;
+    const FitOptions options = FitOptionsOf(recipe, Spectra::kNever);  // a row has no singular values
+    std::vector<FitReport> sites;
     DepthPlan corrected;
-    if (FromSharedSums(options)) {
+    if (FromSharedSums(recipe)) {
       const std::vector<Site> of = SitesOf(row.removed);
-      const CalibrationSums& collected = sums.at(Format(options.weighting));
-      FittedSites fitted = options.correction->fit({job, of, collected.Sites(row.removed), options.fit});
+      const CalibrationSums& collected = sums.at(Format(recipe.weighting));
+      FittedSites fitted = CorrectionOf(recipe).fit({job, of, collected.Sites(row.removed), options});
       corrected = CorrectedPlan(layers, of, fitted);
-      sites = std::move(fitted.reports);
+      sites = FitsOf(fitted.reports);
     } else {
-      options.prune = PruneSpec();
-      options.prune.layers = row.removed;
-      ShiftResult result = Shift(job, options);
+      recipe.prune = PruneSpec();
+      recipe.prune.layers = row.removed;
+      ShiftResult result = Shift(job, recipe, options.spectra);
       corrected = std::move(result.corrected);
       sites = std::move(result.sites);
-      if (!result.trials.empty()) row.chosen = Format(result.trials[result.chosen_trial].recipe);
+      if (const TrialReport* const trial = ChosenOf(result.trials)) row.chosen = trial->recipe;
     }
     row.tokens = sites.empty() ? 0 : sites.front().tokens;
     row.parameters = AdapterParameters(corrected);
-    row.r2_fit = Mean(sites, &SiteReport::r2_fit);
-    row.r2_heldout = Mean(sites, &SiteReport::r2_heldout);
+    row.r2_fit = Mean(sites, &FitReport::r2_fit);
+    row.r2_heldout = Mean(sites, &FitReport::r2_heldout);
     row.original = Measured({}, DepthPlan::Original(layers));
     row.pruned = Measured(row.removed, DepthPlan::Pruned(layers, row.removed));
     row.corrected = corrected == DepthPlan::Pruned(layers, row.removed) ? row.pruned : source_.measure(corrected);
@@ -251,9 +243,10 @@ std::string SettingText(const Recipe& recipe) {
 std::vector<Recipe> Combinations(const SweepAxes& axes) {
   std::vector<Recipe> all;
   const auto add = [&](const Recipe& recipe) {
-    const Recipe normal = RecipeOf(Normalized(OptionsOf(recipe)));
+    Recipe normal = Normalized(recipe);
+    normal.text = {};
     if (std::none_of(all.begin(), all.end(), [&](const auto& known) { return SameSetting(known, normal); }))
-      all.push_back(normal);
+      all.push_back(std::move(normal));
   };
   for (const Recipe& recipe : axes.recipes) add(recipe);
   if (!axes.recipes.empty()) return all;

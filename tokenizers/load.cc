@@ -2,12 +2,12 @@
 #include "tokenizers/load.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/parse.h"
 #include "tokenizers/bpe.h"
 #include "tokenizers/gguf.h"
 #include "tokenizers/utf8.h"
@@ -51,9 +51,7 @@ std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, 
     const std::string where = (directory / "tokenizer_config.json").string();
     for (const auto& [key, token] : config["added_tokens_decoder"].items()) {
       int64_t id = -1;
-      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-      Check(error == std::errc() && end == key.data() + key.size(), "{}: added_tokens_decoder: '{}' is not a token id",
-            where, key);
+      Check(ParseNumber(key, &id), "{}: added_tokens_decoder: '{}' is not a token id", where, key);
       added.push_back(ParseAddedToken(token, id, where));
     }
   }

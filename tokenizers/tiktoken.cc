@@ -2,9 +2,9 @@
 // tiktoken's file format: one line "base64 rank" per token, without merges. Meta's Llama 3 uses it.
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "runtime/check.h"
+#include "runtime/parse.h"
 #include "tokenizers/bpe.h"
 #include "tokenizers/load.h"
 #include "tokenizers/utf8.h"
@@ -65,9 +65,7 @@ void ReadRanks(std::string_view rest, Vocabulary& vocabulary, const std::string&
     Check(bytes.has_value(), "{}: line {} does not begin with base64", where, number);
     int64_t rank = -1;
     const std::string_view digits = line.substr(std::min(space + 1, line.size()));
-    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-    Check(error == std::errc() && stop == digits.data() + digits.size(), "{}: line {} does not end with a rank", where,
-          number);
+    Check(ParseNumber(digits, &rank), "{}: line {} does not end with a rank", where, number);
     vocabulary.Add(BytesToAlphabet(*bytes), rank, where);
     ++count;
   }

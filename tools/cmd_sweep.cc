@@ -9,6 +9,7 @@
 #include "tools/named_recipes.h"
 #include "tools/options.h"
 #include "tools/paper/paper.h"
+#include "tools/standard_output.h"
 #include "tools/sweep_output.h"
 #include "tools/table.h"
 #include "tools/texts.h"
@@ -82,10 +83,7 @@ SweepAxes MakeAxes(const SweepOptions& options, const CalibrationSpec& calibrati
 }
 
 void Print(const std::vector<SweepRow>& rows, const PaperTable& paper) {
-  const std::vector<std::vector<std::string>> lines = SweepTable(rows, paper);
-  Table table(lines.front());
-  for (size_t i = 1; i < lines.size(); ++i) table.Add(lines[i]);
-  fmt::print("{}", table.Text());
+  fmt::print("{}", Table(SweepTable(rows, paper)).Text());
   if (!paper.model.empty())
     fmt::print(
         "paper: its numbers for {} where it has them: WikiText-2 perplexity, mean zero-shot accuracy in percent\n",
@@ -135,7 +133,7 @@ int Run(CLI::App& app, SweepOptions& options) {
   Limit(options.text_tokens, model, options.protocol, heldout);
   const auto progress = options.common.MakeProgress();
   settings.progress = progress.get();
-  settings.tell = [](const std::string& message) { std::fprintf(stderr, "shiftrt: %s\n", message.c_str()); };
+  settings.tell = Tell;
   std::vector<SweepRow> found;
   settings.done = [&](const SweepRow& row) {
     found.push_back(row);

@@ -53,10 +53,7 @@ void PrintComparison(const ComparisonSettings& settings, const HeldOutText& held
         "FILE`"
         " on what --save DIR has saved\n");
   }
-  const PageTable comparison = ComparisonTable(variants);
-  Table table(comparison.header);
-  for (const std::vector<std::string>& row : comparison.rows) table.Add(row);
-  fmt::print("{}\n\"{}\" ...\n", table.Text(), settings.prompt);
+  fmt::print("{}\n\"{}\" ...\n", Table(ComparisonTable(variants)).Text(), settings.prompt);
   for (const MeasuredVariant& v : variants) {
     std::string line = v.continuation;
     std::replace(line.begin(), line.end(), '\n', ' ');

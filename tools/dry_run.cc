@@ -59,7 +59,7 @@ MainJob JobOf(const DryRun& run, const ModelShapes& shapes, const PassMachine& m
   const ModelConfig& config = shapes.weights->config;
   MainJob job;
   job.weights = shapes.weights;
-  job.shift = OptionsOf(run.recipe);
+  job.recipe = run.recipe;
   // Without --calib it is as many samples of another text.
   job.calibration = ParseCalibration(run.calib.empty() ? "calibration" : run.calib);
   job.window = ProtocolWindow(run.comparison.measured.protocol, config);
@@ -100,15 +100,15 @@ void PrintOutline(const DryRun& run, const MainJob& job, const JobOutline& outli
   const int64_t all = job.weights->config.layers * (outline.halves ? 2 : 1);
   fmt::print("would remove {} of {} {}: {}\n", outline.units, all, outline.halves ? "half blocks" : "layers",
              outline.removed.empty()
-                 ? "those that " + job.shift.prune.criterion + " chooses, by the text or the weights"
+                 ? "those that " + job.recipe.prune.criterion + " chooses, by the text or the weights"
                  : Names(outline.removed));
   if (outline.sites > 0)
     fmt::print("would fit {} in {} site{}, {} parameters{}\n",
-               Label(*job.shift.correction, job.shift.fit.rank, job.shift.span), outline.sites,
+               Label(CorrectionOf(job.recipe), job.recipe.rank, job.recipe.span), outline.sites,
                outline.sites == 1 ? "" : "s", outline.adapter_parameters, outline.removed.empty() ? ", at most" : "");
   if (outline.in_sequence())
     fmt::print("would fit them in sequence (calibration mode {}){}\n", Name(outline.mode),
-               ModeOf(job.shift, true) == outline.mode ? "" : "; independently where the model is split");
+               ModeOf(job.recipe, true) == outline.mode ? "" : "; independently where the model is split");
   const CalibrationCounts& counts = outline.calibration;
   if (!outline.loads || outline.selects)
     fmt::print(
@@ -291,7 +291,7 @@ void PrintDryRun(const DryRun& run) {
   const MainJob job = JobOf(run, shapes, MachineOf(run, here ? nullptr : &hardware, *shapes.weights));
   JobOutline outline = OutlineOf(job);
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
-  if (run.common.split > 1) CheckOptions(job.shift, shapes.weights->config, true);
+  if (run.common.split > 1) CheckOptions(job.recipe, shapes.weights->config, true);
   if (here) hardware = MeasureHere(run.common, shapes.weights->config);
   const DevicePlanner planner(job, outline, hardware);
   std::vector<DevicePlan> plans;

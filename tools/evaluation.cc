@@ -9,6 +9,7 @@
 #include "tools/evaluation_output.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
+#include "tools/standard_output.h"
 #include "tools/table.h"
 
 namespace shiftrt {
@@ -95,10 +96,9 @@ EvaluationResult RunEvaluation(const EvaluationJob& job, const Suites& suites, c
     std::fflush(stdout);
     json["tasks"].push_back(SuiteJson(result, variants, job.paper));
   };
-  const auto tell = [](const std::string& message) { fmt::print(stderr, "shiftrt: {}\n", message); };
   const SuiteEvaluation evaluation = Evaluate(variants, suites,
                                               {.done = done,
-                                               .tell = tell,
+                                               .tell = Tell,
                                                .items = options.items,
                                                .journal = JournalFile(options, variants),
                                                .progress = &job.progress},
@@ -110,9 +110,7 @@ EvaluationResult RunEvaluation(const EvaluationJob& job, const Suites& suites, c
                       averaged,
                   {}};
   for (PageTable& means : MeansTables(evaluation, variants)) {
-    Table table(means.header);
-    for (const std::vector<std::string>& row : means.rows) table.Add(row);
-    fmt::print("{}\n", table.Text());
+    fmt::print("{}\n", Table(means).Text());
     section.parts.emplace_back(std::move(means));
   }
   if (!averaged.empty()) fmt::print("{}\n", averaged);

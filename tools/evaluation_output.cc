@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "eval/summary.h"
 #include "tools/table.h"
 
 namespace shiftrt {
@@ -34,12 +35,6 @@ std::string Value(const SuiteScore& score) {
   if (score.items > 0) return WithError(score.value, score.standard_error);
   if (std::isnan(score.standard_error)) return fmt::format("{:.4f}", score.value);
   return fmt::format("{:.2f} ± {:.2f}", score.value, score.standard_error);
-}
-
-// The metric that is quoted for the task.
-const SuiteScore& Quoted(const SuiteResult& suite, size_t variant) {
-  const SuiteScore* const quoted = suite.Find(variant, suite.quoted_metric);
-  return quoted != nullptr ? *quoted : suite.scores[variant].front();
 }
 
 // The paper's accuracy, where `metric` is the one it quotes.

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/stopwatch.h"
 #include "tools/progress_bar.h"
 
 namespace shiftrt {
@@ -75,7 +76,7 @@ void TrainingDisplay::operator()(const TrainingHistory& history, int64_t steps) 
     std::fflush(stdout);
     return;
   }
-  if (!terminal_ || done == 0 || std::chrono::duration<double>(Clock::now() - last_).count() < kRedrawSeconds) return;
+  if (!terminal_ || done == 0 || SecondsSince(last_) < kRedrawSeconds) return;
   last_ = Clock::now();
   drawn_ = true;
   const double share = static_cast<double>(done) / static_cast<double>(steps);

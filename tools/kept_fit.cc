@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "tools/cache.h"
+#include "tools/standard_output.h"
 
 namespace shiftrt {
 
@@ -15,7 +16,7 @@ CommandFit::CommandFit(const RepairJob& job, const Recipe& recipe, bool first) :
   // The job says what is wrong with a file that is missing.
   if (std::all_of(load.begin(), load.end(), [](const fs::path& file) { return fs::exists(file); }))
     keep_.directory = CachePath("run-" + job.Key());
-  keep_.tell = [](const std::string& message) { std::fprintf(stderr, "shiftrt: %s\n", message.c_str()); };
+  keep_.tell = Tell;
 }
 
 CommandFit::~CommandFit() {

@@ -127,18 +127,16 @@ WeightType WeightTypeOf(const std::string& dtype) {
                                : WeightType::kAsStored;
 }
 
+OpenSettings Opening(const CommonOptions& options) {
+  return {.weights = WeightTypeOf(options.dtype),
+          .check_finite = options.check_finite,
+          .merge_lora = options.merge_lora,
+          .lora = options.lora};
+}
+
 }  // namespace
 
-LoadOptions CommonOptions::Loading() const {
-  LoadOptions options;
-  options.check_finite = check_finite;
-  options.merge_lora = merge_lora;
-  options.dtype = dtype == "float32"    ? LoadDType::kFloat32
-                  : dtype == "float16"  ? LoadDType::kFloat16
-                  : dtype == "bfloat16" ? LoadDType::kBFloat16
-                                        : LoadDType::kAuto;
-  return options;
-}
+LoadOptions CommonOptions::Loading() const { return shiftrt::Loading(Opening(*this)); }
 
 LanguageModel CommonOptions::OpenLanguageModel() const {
   processes->FirstBeforeOthers([&] {
@@ -147,12 +145,10 @@ LanguageModel CommonOptions::OpenLanguageModel() const {
   });
   const auto progress = MakeProgress();
   SplitModel(*this, *processes);
-  LanguageModel opened = LanguageModel::Open(model, {.weights = WeightTypeOf(dtype),
-                                                     .check_finite = check_finite,
-                                                     .merge_lora = merge_lora,
-                                                     .lora = lora,
-                                                     .processes = processes,
-                                                     .progress = progress.get()});
+  OpenSettings settings = Opening(*this);
+  settings.processes = processes;
+  settings.progress = progress.get();
+  LanguageModel opened = LanguageModel::Open(model, settings);
   ReportShares(*opened.impl().model.weights, *processes, quiet);
   return opened;
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "runtime/files.h"
+#include "runtime/stopwatch.h"
 
 namespace shiftrt {
 
@@ -30,7 +31,7 @@ std::string Duration(double seconds) {
 
 ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) != 0) {}
 
-double ProgressBar::Elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+double ProgressBar::Elapsed() const { return SecondsSince(start_); }
 
 void ProgressBar::Begin(std::string_view phase, int64_t total) {
   phase_ = phase;
@@ -44,7 +45,7 @@ void ProgressBar::Advance(int64_t count) {
   done_ += count;
   const double elapsed = Elapsed();
   if (!terminal_ || elapsed < kPatience || done_ == 0 || total_ == 0) return;
-  if (std::chrono::duration<double>(Clock::now() - drawn_).count() < kRedraw) return;
+  if (SecondsSince(drawn_) < kRedraw) return;
   drawn_ = Clock::now();
   const double share = static_cast<double>(done_) / static_cast<double>(total_);
   std::fprintf(stderr, "\r\033[K%s",

@@ -14,6 +14,7 @@
 #include "hub/names.h"
 #include "models/model.h"
 #include "runtime/check.h"
+#include "runtime/stopwatch.h"
 #include "text/documents.h"
 #include "tools/progress_bar.h"
 #include "tools/table.h"
@@ -62,7 +63,7 @@ class Display {
     drawn_ = 0;
     said_.resize(files.size());
     FileProgress all;
-    all.seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    all.seconds = SecondsSince(start_);
     for (size_t i = 0; i < files.size(); ++i) {
       const FileProgress& file = files[i];
       all.size += file.size, all.present += file.present, all.brought += file.brought;

@@ -103,18 +103,15 @@ Chart FitChart(const std::vector<FitReport>& sites) {
 }
 
 Section Scales(const std::vector<FitReport>& sites) {
-  PageTable table{{"layers", "mean scale"}, {}};
-  for (const FitReport& site : sites) table.rows.push_back({site.name, fmt::format("{:.4f}", site.scale)});
-  return {"The corrections", "The mean factor by which the stream is scaled in place of the removed blocks.", {table}};
+  return {"The corrections",
+          "The mean factor by which the stream is scaled in place of the removed blocks.",
+          {PageTable{{"layers", "mean scale"}, ScaleRows(sites)}}};
 }
 
 Section Sites(const std::vector<FitReport>& sites) {
   if (!std::isnan(sites.front().scale)) return Scales(sites);
-  PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"}, {}};
-  for (const FitReport& site : sites)
-    table.rows.push_back({site.name, fmt::format("{:.3g}", site.lambda), Condition(site), std::to_string(site.rank),
-                          fmt::format("{:.1f}", site.effective_rank), fmt::format("{:.3f}", site.r2_fit),
-                          std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
+  const PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"},
+                        SiteRows(sites)};
   Section section{"The corrections",
                   "What stands in for the removed blocks. R² far lower on held-out tokens than on fitted ones "
                   "would mean too little calibration text; energy that needs many directions, too low a rank.",
@@ -125,22 +122,17 @@ Section Sites(const std::vector<FitReport>& sites) {
 }
 
 Section Trials(const RepairReport& report) {
-  const std::vector<std::vector<std::string>> rows = TrialsTable(report);
   Section section{
       "The choice of the recipe",
       "Losses on held-out calibration text, in nats per token. Another recipe takes the place of the first, "
       "the paper's, if its gain is more than twice the standard error of the gain.",
-      {PageTable{rows.front(), {rows.begin() + 1, rows.end()}}}};
+      {TrialsTable(report)}};
   for (const std::string& why : report.untried) section.parts.push_back(PageText{"Not tried: " + why});
   return section;
 }
 
 Section Healed(const std::vector<FitReport>& healed) {
-  PageTable table{{"block", "projection", "lambda", "condition", "R² fitted", "R² held out"}, {}};
-  for (const FitReport& fit : healed)
-    table.rows.push_back({fit.name, fit.part, fmt::format("{:.3g}", fit.lambda), Condition(fit),
-                          fmt::format("{:.3f}", fit.r2_fit),
-                          std::isnan(fit.r2_heldout) ? "-" : fmt::format("{:.3f}", fit.r2_heldout)});
+  const PageTable table{{"block", "projection", "lambda", "condition", "R² fitted", "R² held out"}, HealedRows(healed)};
   Section section{"Projections that were fitted again",
                   "R² is the share of what the corrected stream lacked there of the original one that the new weights "
                   "supply.",

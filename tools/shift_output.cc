@@ -38,21 +38,19 @@ void PrintSelection(const Selection& selection, int64_t layers) {
   fmt::print("{}\n", table.Text());
 }
 
-void PrintScales(const std::vector<FitReport>& sites) {
-  Table table({"in place of layers", "mean scale"});
-  for (const FitReport& site : sites) table.Add({site.name, fmt::format("{:.4f}", site.scale)});
-  fmt::print("{}\n", table.Text());
-}
+std::string R2(double value) { return std::isnan(value) ? "-" : fmt::format("{:.3f}", value); }
 
 void PrintSites(const std::vector<FitReport>& sites) {
   if (sites.empty()) return;
-  if (!std::isnan(sites.front().scale)) return PrintScales(sites);
-  Table table({"in place of layers", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
-  for (const FitReport& site : sites)
-    table.Add({site.name, fmt::format("{:.3g}", site.lambda), Condition(site), std::to_string(site.rank),
-               fmt::format("{:.1f}", site.effective_rank), fmt::format("{:.3f}", site.r2_fit),
-               std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
-  fmt::print("{}", table.Text());
+  if (!std::isnan(sites.front().scale)) {
+    fmt::print("{}\n", Table(PageTable{{"in place of layers", "mean scale"}, ScaleRows(sites)}).Text());
+    return;
+  }
+  fmt::print(
+      "{}",
+      Table(PageTable{{"in place of layers", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"},
+                      SiteRows(sites)})
+          .Text());
   for (const FitReport& site : sites)
     if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.name, site.warning);
   fmt::print("\n");
@@ -72,12 +70,10 @@ void PrintHealed(const std::vector<FitReport>& healed, const std::optional<GateV
     fmt::print("healing explains nothing on held-out tokens: R2 is at most {:.3f} in {} fits\n\n", best, healed.size());
     return;
   }
-  Table table({"fitted again", "projection", "lambda", "condition", "R2 fitted", "R2 held out"});
-  for (const FitReport& fit : healed)
-    table.Add({fmt::format("block {}", fit.name), fit.part, fmt::format("{:.3g}", fit.lambda), Condition(fit),
-               fmt::format("{:.3f}", fit.r2_fit),
-               std::isnan(fit.r2_heldout) ? "-" : fmt::format("{:.3f}", fit.r2_heldout)});
-  fmt::print("{}", table.Text());
+  PageTable table{{"fitted again", "projection", "lambda", "condition", "R2 fitted", "R2 held out"},
+                  HealedRows(healed)};
+  for (std::vector<std::string>& row : table.rows) row.front() = "block " + row.front();
+  fmt::print("{}", Table(table).Text());
   for (const FitReport& fit : healed)
     if (!fit.warning.empty()) fmt::print("  block {}, {}: {}\n", fit.name, fit.part, fit.warning);
   fmt::print("\n");
@@ -94,10 +90,7 @@ void PrintMergedRuns(const std::vector<FitReport>& runs) {
 
 void PrintTrials(const RepairReport& report) {
   if (report.trials.empty()) return;
-  const std::vector<std::vector<std::string>> rows = TrialsTable(report);
-  Table table(rows.front());
-  for (size_t i = 1; i < rows.size(); ++i) table.Add(rows[i]);
-  fmt::print("{}", table.Text());
+  fmt::print("{}", Table(TrialsTable(report)).Text());
   for (const std::string& why : report.untried) fmt::print("  not tried: {}\n", why);
   fmt::print("\n");
 }
@@ -113,13 +106,34 @@ void PrintGate(const std::vector<GateVerdict>& verdicts) {
 
 }  // namespace
 
-std::string Condition(const FitReport& fit) { return fmt::format("{:.1e}", fit.condition); }
+std::vector<std::vector<std::string>> ScaleRows(const std::vector<FitReport>& sites) {
+  std::vector<std::vector<std::string>> rows;
+  for (const FitReport& site : sites) rows.push_back({site.name, fmt::format("{:.4f}", site.scale)});
+  return rows;
+}
 
-std::vector<std::vector<std::string>> TrialsTable(const RepairReport& report) {
-  std::vector<std::vector<std::string>> table = {
-      {"recipe tried", "tokens fitted", "adapter parameters", "held-out loss", "gain over the first", ""}};
+std::vector<std::vector<std::string>> SiteRows(const std::vector<FitReport>& sites) {
+  std::vector<std::vector<std::string>> rows;
+  for (const FitReport& site : sites)
+    rows.push_back({site.name, fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
+                    std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
+                    fmt::format("{:.3f}", site.r2_fit), R2(site.r2_heldout)});
+  return rows;
+}
+
+std::vector<std::vector<std::string>> HealedRows(const std::vector<FitReport>& healed) {
+  std::vector<std::vector<std::string>> rows;
+  for (const FitReport& fit : healed)
+    rows.push_back({fit.name, fit.part, fmt::format("{:.3g}", fit.lambda), fmt::format("{:.1e}", fit.condition),
+                    fmt::format("{:.3f}", fit.r2_fit), R2(fit.r2_heldout)});
+  return rows;
+}
+
+PageTable TrialsTable(const RepairReport& report) {
+  PageTable table{{"recipe tried", "tokens fitted", "adapter parameters", "held-out loss", "gain over the first", ""},
+                  {}};
   for (const TrialReport& trial : report.trials)
-    table.push_back(
+    table.rows.push_back(
         {trial.recipe, std::to_string(trial.tokens), std::to_string(trial.adapter_parameters),
          fmt::format("{:.4f}", trial.loss),
          &trial == &report.trials.front() ? "" : fmt::format("{:+.4f} ± {:.4f}", trial.gain, trial.gain_error),

@@ -7,13 +7,17 @@
 #include <vector>
 
 #include "shiftrt/provenance.h"
+#include "tools/report/page.h"
 
 namespace shiftrt {
 
-// The condition number of the system that was solved, as a table shows it.
-std::string Condition(const FitReport& fit);
-// The recipes that were tried, a row each under a row of headings, and which of them was chosen.
-std::vector<std::vector<std::string>> TrialsTable(const RepairReport& report);
+// Rows of tables, one per fit: the name of the layers with their mean scale; the name, lambda, condition, rank,
+// effective rank and R2 of both texts; and the name, projection, lambda, condition and R2 of both texts.
+std::vector<std::vector<std::string>> ScaleRows(const std::vector<FitReport>& sites);
+std::vector<std::vector<std::string>> SiteRows(const std::vector<FitReport>& sites);
+std::vector<std::vector<std::string>> HealedRows(const std::vector<FitReport>& healed);
+// The recipes that were tried, and which of them was chosen.
+PageTable TrialsTable(const RepairReport& report);
 
 // Prints the selected layers, the fits, and the trials and decisions on the way, for a model of `layers` layers.
 void PrintRepair(const RepairReport& report, int64_t layers);

@@ -32,4 +32,6 @@ int FinishStandardOutput(int status, int failed) {
   return status == 0 ? failed : status;
 }
 
+void Tell(const std::string& message) { std::fprintf(stderr, "shiftrt: %s\n", message.c_str()); }
+
 }  // namespace shiftrt

@@ -2,6 +2,8 @@
 // The standard streams of the program, of which every command makes sure at its end that they took what was printed.
 #pragma once
 
+#include <string>
+
 namespace shiftrt {
 
 // Occupies the standard streams that the caller has closed, so that no file of the program gets their numbers and
@@ -12,5 +14,8 @@ void OccupyStandardStreams();
 // closed a pipe and wants no more (as `head` does). Otherwise says on standard error what was lost, and returns
 // `failed`.
 int FinishStandardOutput(int status, int failed);
+
+// Says on standard error what a user should know: words that continue "shiftrt: ".
+void Tell(const std::string& message);
 
 }  // namespace shiftrt

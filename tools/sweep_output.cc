@@ -252,21 +252,21 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
   return out;
 }
 
-std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const PaperTable& paper) {
+PageTable SweepTable(const std::vector<SweepRow>& rows, const PaperTable& paper) {
   const std::vector<SweepSummary> summaries = Summarize(rows);
   std::vector<const TableAxis*> shown;
   for (const TableAxis& axis : Axes())
     if (axis.name == std::string("criterion") || Varies(axis, summaries)) shown.push_back(&axis);
   const bool chooses = std::any_of(summaries.begin(), summaries.end(), [](const auto& s) { return !s.chosen.empty(); });
-  std::vector<std::vector<std::string>> table(1);
-  for (const TableAxis* axis : shown) table[0].push_back(axis->name);
-  if (chooses) table[0].push_back("chosen");
-  table[0].insert(table[0].end(), {"R2 held out", "pruned", "corrected", "gain"});
-  if (HasAccuracy(summaries)) table[0].insert(table[0].end(), {"accuracy: pruned", "corrected"});
+  PageTable table;
+  for (const TableAxis* axis : shown) table.header.push_back(axis->name);
+  if (chooses) table.header.push_back("chosen");
+  table.header.insert(table.header.end(), {"R2 held out", "pruned", "corrected", "gain"});
+  if (HasAccuracy(summaries)) table.header.insert(table.header.end(), {"accuracy: pruned", "corrected"});
   if (!paper.model.empty())
-    table[0].insert(table[0].end(), {"paper: pruned", "corrected", "accuracy: pruned", "corrected"});
+    table.header.insert(table.header.end(), {"paper: pruned", "corrected", "accuracy: pruned", "corrected"});
   for (const SweepSummary& s : summaries) {
-    std::vector<std::string>& line = table.emplace_back();
+    std::vector<std::string>& line = table.rows.emplace_back();
     for (const TableAxis* axis : shown) line.push_back(axis->text(s.first));
     if (chooses) line.push_back(OrNone(!s.chosen.empty(), s.chosen));
     line.push_back(OrNone(!std::isnan(s.r2_heldout), fmt::format("{:.3f}", s.r2_heldout)));
@@ -291,13 +291,13 @@ std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& ro
 }
 
 std::string SweepMarkdown(const std::vector<SweepRow>& rows, const PaperTable& paper) {
-  std::string text;
-  bool header = true;
-  for (const std::vector<std::string>& line : SweepTable(rows, paper)) {
-    text += fmt::format("| {} |\n", fmt::join(line, " | "));
-    if (header) text += fmt::format("|{}\n", fmt::join(std::vector<const char*>(line.size(), "---|"), ""));
-    header = false;
-  }
+  const PageTable table = SweepTable(rows, paper);
+  const auto line = [](const std::vector<std::string>& cells) {
+    return fmt::format("| {} |\n", fmt::join(cells, " | "));
+  };
+  std::string text = line(table.header);
+  text += fmt::format("|{}\n", fmt::join(std::vector<const char*>(table.header.size(), "---|"), ""));
+  for (const std::vector<std::string>& row : table.rows) text += line(row);
   return text;
 }
 
@@ -310,10 +310,8 @@ Page SweepPage(const std::string& title, const std::string& summary, const std::
   if (HasAccuracy(summaries))
     page.sections.push_back({"Accuracy", "Mean of zero-shot suites; means over seeds. Higher is better.",
                              Charts(kAccuracy, summaries, hidden)});
-  std::vector<std::vector<std::string>> table = SweepTable(rows, paper);
-  PageTable shown{std::move(table.front()), {}};
-  shown.rows.assign(std::make_move_iterator(table.begin() + 1), std::make_move_iterator(table.end()));
-  page.sections.push_back({"All settings", "Gain: perplexity before the correction less after it.", {shown}});
+  page.sections.push_back(
+      {"All settings", "Gain: perplexity before the correction less after it.", {SweepTable(rows, paper)}});
   return page;
 }
 

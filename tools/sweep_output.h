@@ -17,7 +17,7 @@ std::string SweepCsv(const std::vector<SweepRow>& rows);
 nlohmann::json SweepJson(const std::vector<SweepRow>& rows);
 
 // One line per setting: the mean and, over several seeds, the standard deviation. `paper` adds the paper's numbers.
-std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const PaperTable& paper);
+PageTable SweepTable(const std::vector<SweepRow>& rows, const PaperTable& paper);
 
 // The same table in Markdown.
 std::string SweepMarkdown(const std::vector<SweepRow>& rows, const PaperTable& paper);

@@ -5,11 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "tools/report/page.h"
+
 namespace shiftrt {
 
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
+  explicit Table(const PageTable& table) : rows_{table.header} {
+    rows_.insert(rows_.end(), table.rows.begin(), table.rows.end());
+  }
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   // Takes out columns that have nothing below their header.
   void DropEmptyColumns();

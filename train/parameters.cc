@@ -12,6 +12,7 @@
 #include "runtime/elements.h"
 #include "runtime/parse.h"
 #include "runtime/random.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
@@ -19,7 +20,7 @@ namespace {
 
 using Place = Slice::Place;
 
-constexpr Method kMethods[] = {Method::kLora, Method::kPartial, Method::kAdapters, Method::kReplacement};
+constexpr Words<Method, 4> kMethods = {{"lora", "partial", "adapters", "replacement"}};
 
 // "q" of "self_attn.q_proj.weight"; "" of a tensor that is no projection.
 std::string_view ProjectionName(const BlockTensor& tensor) {
@@ -131,21 +132,9 @@ std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int
   return chosen;
 }
 
-const char* Name(Method method) {
-  switch (method) {
-    case Method::kLora: return "lora";
-    case Method::kPartial: return "partial";
-    case Method::kAdapters: return "adapters";
-    case Method::kReplacement: return "replacement";
-  }
-  return "";
-}
+const char* Name(Method method) { return kMethods.Of(method); }
 
-Method ParseMethod(const std::string& name) {
-  for (const Method method : kMethods)
-    if (name == Name(method)) return method;
-  FailUsage(Field("method"), "\"{}\" is not a method; known: lora, partial, adapters, replacement", name);
-}
+Method ParseMethod(const std::string& name) { return kMethods.Parse(name, "method", "\"{}\" is not a method"); }
 
 Parameters::Parameters(const Weights& weights, const DepthPlan& plan, const TrainableOptions& options)
     : options_(options) {

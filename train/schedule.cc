@@ -6,29 +6,19 @@
 
 #include "runtime/check.h"
 #include "runtime/parse.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
 namespace {
 
-constexpr Decay kDecays[] = {Decay::kConstant, Decay::kLinear, Decay::kCosine};
+constexpr Words<Decay, 3> kDecays = {{"constant", "linear", "cosine"}};
 
 }  // namespace
 
-const char* Name(Decay decay) {
-  switch (decay) {
-    case Decay::kConstant: return "constant";
-    case Decay::kLinear: return "linear";
-    case Decay::kCosine: return "cosine";
-  }
-  return "";
-}
+const char* Name(Decay decay) { return kDecays.Of(decay); }
 
-Decay ParseDecay(const std::string& name) {
-  for (const Decay decay : kDecays)
-    if (name == Name(decay)) return decay;
-  FailUsage(Field("schedule"), "\"{}\" is not a schedule; known: constant, linear, cosine", name);
-}
+Decay ParseDecay(const std::string& name) { return kDecays.Parse(name, "schedule", "\"{}\" is not a schedule"); }
 
 double Schedule::Rate(int64_t step) const {
   if (step < warmup) return rate * static_cast<double>(step + 1) / static_cast<double>(warmup);

@@ -39,6 +39,20 @@ CalibrationSet Quarter(const CalibrationSet& calibration) {
   return quarter;
 }
 
+TrialReport ReportOf(const Trial& trial) {
+  return {.correction = trial.recipe.correction,
+          .calibration = Name(trial.recipe.mode),
+          .token_weight = Format(trial.recipe.weighting),
+          .factorization = Name(trial.recipe.factorization),
+          .lambda = Format(trial.recipe.lambda),
+          .recipe = Format(trial.recipe),
+          .adapter_parameters = trial.parameters,
+          .tokens = trial.tokens,
+          .loss = trial.loss,
+          .gain = trial.gain,
+          .gain_error = trial.error};
+}
+
 // Tries, from sums of one pass, token weights none and norm, svd and rrr, and lambda as given and by hold-out. The best
 // of these is then tried in sequence and with drift, and refit and joint with its lambda, each in a walk on a quarter
 // of the text; the best of these walks is repeated on all of it where it comes near. Rank, span and the penalty of the
@@ -58,13 +72,15 @@ class Search {
     TryIndependent();
     TryWalks();
     CompleteSpectra(best_.reports);
+    for (const Trial& trial : trials_) best_.trials.push_back(ReportOf(trial));
+    best_.trials[chosen_].chosen = true;
     best_.seconds = seconds_;
     return std::move(best_);
   }
 
  private:
   const Trial& Lowest() const {
-    return *std::min_element(best_.trials.begin(), best_.trials.end(),
+    return *std::min_element(trials_.begin(), trials_.end(),
                              [](const Trial& a, const Trial& b) { return a.loss < b.loss; });
   }
 
@@ -88,16 +104,16 @@ class Search {
     DepthPlan plan = CorrectedPlan(job_.layers(), sites_, fitted);
     const std::vector<double> losses = loss_.BySequence(plan);
     seconds_ += fitted.seconds;
-    const bool first = best_.trials.empty();
+    const bool first = trials_.empty();
     if (first) first_losses_ = losses;
     Trial trial = Compared({recipe, fitted.reports.front().tokens}, losses);
     trial.parameters = AdapterParameters(plan);
-    if (first || (trial.clear() && trial.loss < best_.trials[best_.chosen_trial].loss)) {
-      best_.chosen_trial = best_.trials.size();
+    if (first || (trial.clear() && trial.loss < trials_[chosen_].loss)) {
+      chosen_ = trials_.size();
       best_.plan = std::move(plan);
       best_.reports = std::move(fitted.reports);
     }
-    best_.trials.push_back(trial);
+    trials_.push_back(trial);
     return trial.loss;
   }
 
@@ -122,13 +138,13 @@ class Search {
 
   // The paper's recipe first.
   void TryIndependent() {
-    const std::vector<TokenWeighting> weightings = {TokenWeighting(), TokenWeighting{{.norm = true}}};
+    const std::vector<TokenWeights> weightings = {TokenWeights(), TokenWeights{.norm = true}};
     CalibrationSums sums;
     {
       const Stopwatch watch(seconds_.calibrate);
       CheckMemory(job_.context, std::ssize(weightings) * std::ssize(sites_), job_.hidden(),
                   "a higher limit allows more, and the correction lra takes less");
-      for (const TokenWeighting& weighting : weightings)
+      for (const TokenWeights& weighting : weightings)
         for (const Site& site : sites_) sums.sites.emplace_back(site, job_.hidden(), SiteInput::kStream, weighting);
       Collect(job_, sums);
     }
@@ -247,8 +263,10 @@ class Search {
   const std::vector<BlockPart> removed_;
   HeldOutLoss loss_;
   std::vector<double> first_losses_;  // losses of the first trial, one per sequence
+  std::vector<Trial> trials_;
+  size_t chosen_ = 0;  // the index of the trial whose fit is the best one
   FittedSites best_;
-  StepSeconds seconds_;  // the time of all trials together
+  RepairSeconds seconds_;  // the time of all trials together
 };
 
 }  // namespace

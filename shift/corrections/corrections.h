@@ -30,7 +30,7 @@ enum class Needs {
 // The replacement of removed blocks.
 enum class Makes {
   kNothing,
-  kAdapters,     // an adapter in the place of each removed block, or of each run of them (ShiftOptions::span)
+  kAdapters,     // an adapter in the place of each removed block, or of each run of them (Recipe::span)
   kRunAdapters,  // an adapter in the place of each run
   kChanges,      // kept blocks with tensors of their own; a site is a run
   kBoth,         // both of the above
@@ -70,8 +70,6 @@ struct Correction {
   bool takes_recipe() const { return accepts.has(Setting::kMode); }
   // True if it is fitted in a walk (shift/refit/walk.h), and so always with drift.
   bool walks() const { return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums; }
-  // True if the caller chooses token weights.
-  bool takes_weights() const { return accepts.has(Setting::kWeights); }
   // True if it uses FitOptions::rank, or FitOptions::ridge.
   bool has_rank() const { return accepts.has(Setting::kRank); }
   bool has_lambda() const { return accepts.has(Setting::kLambda); }

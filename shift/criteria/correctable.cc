@@ -54,7 +54,7 @@ void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
   begin_ = begin;
   for (int64_t i = begin; i < end; ++i) sums_.emplace_back(input_.weights->config.hidden);
   // Streams grow with depth, and what follows reads them through an RMSNorm.
-  const TokenWeighting relative = {{.norm = true}};
+  const TokenWeights relative = {.norm = true};
   for (int64_t i = begin; i < end; ++i) probe_->Add(parts_[i].site, sums_[i - begin], relative);
   probe_->Begin(tally, 0, end - begin);
 }

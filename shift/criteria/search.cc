@@ -9,6 +9,7 @@
 
 #include "runtime/random.h"
 #include "runtime/shared_items.h"
+#include "runtime/stopwatch.h"
 #include "shift/criteria/correctable.h"
 #include "shift/criteria/greedy.h"
 #include "shift/measure/divergence.h"
@@ -180,8 +181,7 @@ class Search {
     int64_t shown = 0;
     task_.progress.Begin("searching", rounds > 0 ? rounds : seconds);
     for (int64_t round = 0; rounds == 0 || round < rounds; ++round) {
-      const int64_t spent =
-          rounds > 0 ? round : static_cast<int64_t>(std::chrono::duration<double>(Clock::now() - start).count());
+      const int64_t spent = rounds > 0 ? round : static_cast<int64_t>(SecondsSince(start));
       task_.progress.Advance(std::min(spent, rounds > 0 ? rounds : seconds) - shown);
       shown = spent;
       if (rounds == 0 && DecidedByWriter(task_.input.context, spent >= seconds)) break;

@@ -12,12 +12,15 @@
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
 #include "runtime/parse.h"
+#include "runtime/words.h"
 #include "shift/fit/convert.h"
 #include "shift/sums/moments.h"
 
 namespace shiftrt {
 
 namespace {
+
+constexpr Words<Factorization, 3> kFactorizations = {{"svd", "svd-refit", "rrr"}};
 
 using linalg::Solver;
 
@@ -195,19 +198,10 @@ double FactorizeFlops(int64_t d) {
 }
 
 Factorization ParseFactorization(const std::string& text) {
-  for (Factorization kind : {Factorization::kSvd, Factorization::kSvdRefit, Factorization::kReducedRank})
-    if (text == Name(kind)) return kind;
-  FailUsage(Field("factorization"), "unknown factorization \"{}\"; known: svd, svd-refit, rrr", text);
+  return kFactorizations.Parse(text, "factorization", "unknown factorization \"{}\"");
 }
 
-const char* Name(Factorization factorization) {
-  switch (factorization) {
-    case Factorization::kSvd: return "svd";
-    case Factorization::kSvdRefit: return "svd-refit";
-    case Factorization::kReducedRank: return "rrr";
-  }
-  return "?";
-}
+const char* Name(Factorization factorization) { return kFactorizations.Of(factorization); }
 
 RankSpec ParseRank(const std::string& text) {
   constexpr std::string_view kEnergy = "energy:", kBudget = "budget:";

@@ -60,6 +60,15 @@ SharedItems WhereSumsAre(const Context& context, const std::vector<const SiteSum
 
 }  // namespace
 
+std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites) {
+  std::vector<FitReport> fits(sites.begin(), sites.end());
+  for (size_t i = 0; i < fits.size(); ++i) {
+    fits[i].layers = sites[i].site.Parts();
+    fits[i].name = sites[i].site.Name();
+  }
+  return fits;
+}
+
 void CompleteSpectra(std::vector<SiteReport>& reports) {
   for (SiteReport& report : reports) {
     if (report.squares.size() == 0) continue;
@@ -76,12 +85,12 @@ FittedSites& FittedSites::operator+=(FittedSites more) {
   return *this;
 }
 
-StepSeconds& StepSeconds::operator+=(const StepSeconds& more) {
-  select += more.select;
-  calibrate += more.calibrate;
-  solve += more.solve;
-  factorize += more.factorize;
-  return *this;
+RepairSeconds& operator+=(RepairSeconds& seconds, const RepairSeconds& more) {
+  seconds.select += more.select;
+  seconds.calibrate += more.calibrate;
+  seconds.solve += more.solve;
+  seconds.factorize += more.factorize;
+  return seconds;
 }
 
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const FittedSites& fitted) {

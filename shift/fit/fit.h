@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "include/shiftrt/provenance.h"
 #include "runtime/progress.h"
 #include "shift/fit/factorize.h"
 #include "shift/fit/recipe.h"
@@ -32,51 +33,37 @@ struct FitOptions {
 // The members of an adapter, for runtime/messages.h.
 inline auto FieldsOf(Lra& lra) { return std::tie(lra.a, lra.p, lra.q, lra.b); }
 
-struct SiteReport {
+// The report of a site's fit, without layers and name, which FitsOf() adds. R2 is the share of what the blocks add to
+// the stream that the correction explains as it runs, in the fit's token weights.
+struct SiteReport : FitReport {
   Site site;
-  std::string part;    // the projection of a healed block that was fitted again, "o" or "down"
-  int64_t tokens = 0;  // fitted
-  double lambda = 0;
-  int64_t rank = 0;
-  // The share of what the blocks add to the stream that the correction explains as it runs, in the fit's token weights.
-  // NaN without held-out text, and for a correction that scales the stream, which has no sums.
-  double r2_fit = 0, r2_heldout = 0;
-  double condition = 0;  // condition number of the regularised Gram
-  double effective_rank = 0;
-  // The mean factor over the coordinates of a correction that scales the stream. NaN for other corrections.
-  double scale = std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> singular_values;  // as in LowRank
-  linalg::Tridiagonal squares;          // as in LowRank, until CompleteSpectra()
-  std::string warning;
+  linalg::Tridiagonal squares;  // as in LowRank, until CompleteSpectra()
 
   friend auto FieldsOf(SiteReport& r) {
     return std::tie(r.site, r.part, r.tokens, r.lambda, r.rank, r.r2_fit, r.r2_heldout, r.condition, r.effective_rank,
                     r.scale, r.singular_values, r.squares.diagonal, r.squares.beside, r.warning);
   }
 };
+// The reports as a caller gets them.
+std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites);
 
 // Computes what Spectra::kLater left out.
 void CompleteSpectra(std::vector<SiteReport>& reports);
 
-// The seconds that the steps of a fit took. Selecting layers is no part of a fit, but of the whole job.
-struct StepSeconds {
-  double select = 0, calibrate = 0, solve = 0, factorize = 0;
-
-  StepSeconds& operator+=(const StepSeconds& more);
-};
+// Adds the seconds that the steps of a fit took. Selecting layers is no part of a fit, but of the whole job.
+RepairSeconds& operator+=(RepairSeconds& seconds, const RepairSeconds& more);
 
 // The corrections of some sites.
 struct FittedSites {
   std::vector<std::shared_ptr<const Lra>> adapters;  // one per site, in the order given; null: none in its place
   std::vector<BlockStage> own;                       // kept blocks that get tensors of their own
   std::vector<SiteReport> reports;
-  // A correction that chooses its recipe says what it tried, which trial this is, and what it could not try and why. It
-  // gives the plan, if that is not the original one with these adapters and blocks in it.
-  std::vector<Trial> trials;
-  size_t chosen_trial = 0;
+  // A correction that chooses its recipe says what it tried, and what it could not try and why. It gives the plan, if
+  // that is not the original one with these adapters and blocks in it.
+  std::vector<TrialReport> trials;
   std::vector<std::string> untried;
   std::optional<DepthPlan> plan;
-  StepSeconds seconds;
+  RepairSeconds seconds;
 
   FittedSites& operator+=(FittedSites more);  // adds those of other sites
 };

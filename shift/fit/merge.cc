@@ -6,12 +6,15 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
+#include "runtime/words.h"
 #include "shift/fit/convert.h"
 #include "shift/fit/factorize.h"
 
 namespace shiftrt {
 
 namespace {
+
+constexpr Words<Merge, 3> kMerges = {{"off", "full", "lowrank"}};
 
 // c += a b.
 void AddProduct(const Context& context, const Matrix<double>& a, const Matrix<double>& b, const Matrix<double>& c) {
@@ -92,21 +95,9 @@ AdapterStage MergeRun(const Context& context, const Run& run, Merge merge) {
 
 }  // namespace
 
-Merge ParseMerge(const std::string& text) {
-  if (text == "off") return Merge::kOff;
-  if (text == "full") return Merge::kFull;
-  if (text == "lowrank") return Merge::kLowRank;
-  FailUsage(Field("merge"), "unknown merge \"{}\"; known: off, full, lowrank", text);
-}
+Merge ParseMerge(const std::string& text) { return kMerges.Parse(text, "merge", "unknown merge \"{}\""); }
 
-const char* Name(Merge merge) {
-  switch (merge) {
-    case Merge::kOff: return "off";
-    case Merge::kFull: return "full";
-    case Merge::kLowRank: return "lowrank";
-  }
-  return "?";
-}
+const char* Name(Merge merge) { return kMerges.Of(merge); }
 
 DepthPlan MergeAdapters(const DepthPlan& plan, Merge merge, const Context& context) {
   if (merge == Merge::kOff) return plan;

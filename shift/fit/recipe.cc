@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/fit/recipe.h"
 
-#include "runtime/check.h"
+#include <algorithm>
+
+#include "runtime/words.h"
 
 namespace shiftrt {
 
-Calibration ParseCalibrationMode(const std::string& text) {
-  for (Calibration mode :
-       {Calibration::kAuto, Calibration::kIndependent, Calibration::kSequential, Calibration::kDrift})
-    if (text == Name(mode)) return mode;
-  FailUsage(Field("mode"), "unknown calibration \"{}\"; known: auto, independent, sequential, drift", text);
+namespace {
+
+constexpr Words<Calibration, 4> kCalibrations = {{"auto", "independent", "sequential", "drift"}};
+
+}  // namespace
+
+const TrialReport* ChosenOf(const std::vector<TrialReport>& trials) {
+  const auto chosen = std::find_if(trials.begin(), trials.end(), [](const TrialReport& trial) { return trial.chosen; });
+  return chosen == trials.end() ? nullptr : &*chosen;
 }
 
-const char* Name(Calibration mode) {
-  switch (mode) {
-    case Calibration::kAuto: return "auto";
-    case Calibration::kIndependent: return "independent";
-    case Calibration::kSequential: return "sequential";
-    case Calibration::kDrift: return "drift";
-  }
-  return "?";
+Calibration ParseCalibrationMode(const std::string& text) {
+  return kCalibrations.Parse(text, "mode", "unknown calibration \"{}\"");
 }
+
+const char* Name(Calibration mode) { return kCalibrations.Of(mode); }
 
 }  // namespace shiftrt

@@ -4,17 +4,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "include/shiftrt/provenance.h"
 #include "include/shiftrt/recipe.h"
-#include "shift/fit/factorize.h"
-#include "shift/fit/ridge.h"
-#include "shift/sums/token_weights.h"
 
 namespace shiftrt {
 
 struct FitRecipe {
   Calibration mode = Calibration::kIndependent;
-  TokenWeighting weighting;
+  TokenWeights weighting;
   Factorization factorization = Factorization::kSvd;
   LambdaSpec lambda;
   std::string correction = "lra";  // or "refit" or "joint", which have neither mode nor factorization to choose
@@ -32,5 +31,8 @@ struct Trial {
   // The gain stands out of its error: it is not the luck of the held-out text.
   bool clear() const { return gain > 2 * error; }
 };
+
+// The chosen one of some trials; null if there are none.
+const TrialReport* ChosenOf(const std::vector<TrialReport>& trials);
 
 }  // namespace shiftrt

@@ -10,12 +10,15 @@
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
 #include "runtime/stopwatch.h"
+#include "runtime/words.h"
 #include "shift/refit/fold.h"
 #include "shift/sums/collect.h"
 
 namespace shiftrt {
 
 namespace {
+
+constexpr Words<Heal, 3> kHeals = {{"off", "down", "all"}};
 
 // A batch with the streams of the corrected and of the original model, which stay on the decoder's device. Both are
 // empty where another process has the batch, and `original` is where nothing is fitted towards it.
@@ -218,7 +221,7 @@ class Walk {
       const auto add = [&](int64_t b) {
         const TwoStreams& streams = text.streams[b];
         const SiteRows rows = rows_of(streams);
-        adder->Add(rows, options_.weighting.For(rows, *streams.batch));
+        adder->Add(rows, RowWeightsOf(options_.weighting, rows, *streams.batch));
       };
       tally_->ForEachBatch(std::ssize(text.streams), add, [&](int64_t first, int64_t end, bool) {
         for (int64_t b = first; b < end; ++b) job_.progress.Advance(text.streams[b].batch->size());
@@ -371,20 +374,9 @@ class Walk {
 
 }  // namespace
 
-Heal ParseHeal(const std::string& text) {
-  for (const Heal heal : {Heal::kOff, Heal::kDown, Heal::kAll})
-    if (text == Name(heal)) return heal;
-  FailUsage(Field("heal"), "unknown way to heal \"{}\"; known: off, down, all", text);
-}
+Heal ParseHeal(const std::string& text) { return kHeals.Parse(text, "heal", "unknown way to heal \"{}\""); }
 
-const char* Name(Heal heal) {
-  switch (heal) {
-    case Heal::kOff: return "off";
-    case Heal::kDown: return "down";
-    case Heal::kAll: return "all";
-  }
-  return "?";
-}
+const char* Name(Heal heal) { return kHeals.Of(heal); }
 
 int64_t WalkBytes(int64_t inputs, int64_t hidden) {
   constexpr int64_t kSums = 4, kSquares = 5;
@@ -410,11 +402,11 @@ WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std
   return Walk(job, plan, RunsOf(removed), options, std::move(start)).Run();
 }
 
-DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::vector<SiteReport>& fits,
+DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::vector<FitReport>& fits,
                    const std::shared_ptr<const Weights>& weights) {
   DepthPlan plan = healed;
-  for (const SiteReport& fit : fits) {
-    const size_t s = plan.StageOf(fit.site.layer);
+  for (const FitReport& fit : fits) {
+    const size_t s = plan.StageOf(fit.layers.front().layer);
     const BlockStage stage = plan.stages[s].block(), was = before.stages[before.StageOf(stage.layer)].block();
     const BlockWeights& tensors = TensorsOf(*weights, was);
     const Projection& projection = fit.part == kOutputProjection.name ? kOutputProjection : kDownProjection;

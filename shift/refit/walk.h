@@ -31,14 +31,14 @@ struct WalkOptions {
   const SiteCorrection* correction = nullptr;  // for what the plan leaves bare; null: it has its corrections
   Heal heal = Heal::kOff;
   RidgeOptions ridge;  // for projections that are healed
-  TokenWeighting weighting;
+  TokenWeights weighting;
   Calibration mode = Calibration::kDrift;  // how adapters are fitted: kSequential or kDrift
 };
 
 struct WalkResult {
   DepthPlan plan;
   std::vector<SiteReport> sites, healed;
-  StepSeconds seconds;
+  RepairSeconds seconds;
 };
 
 // `plan` leaves out the parts `removed` (in the order of depth, at least one) of the original model. In that order, for
@@ -54,7 +54,7 @@ struct WalkResult {
 WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
                            const WalkOptions& options, std::optional<StartStreams> start = std::nullopt);
 // `healed` with the projections of `fits` as in `before`, the plan that was healed.
-DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::vector<SiteReport>& fits,
+DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::vector<FitReport>& fits,
                    const std::shared_ptr<const Weights>& weights);
 // The layer before which a walk starts.
 inline int64_t WalkStart(const std::vector<BlockPart>& removed) {
@@ -66,7 +66,7 @@ using SiteFit = std::function<FittedSites(const SiteSums& site, Progress& progre
 // Options of adapters that are fitted in a walk. `mode`: kSequential or kDrift.
 struct SequenceOptions {
   Calibration mode = Calibration::kDrift;
-  TokenWeighting weighting = {};
+  TokenWeights weighting = {};
 };
 // An adapter in the place of each site of the original model. Cost: one pass of the model (kDrift: two) and a fit
 // between any two sites. The stream of the whole calibration text is held while it goes from site to site: tokens x

@@ -17,6 +17,7 @@
 #include "runtime/printable.h"
 #include "runtime/safetensors.h"
 #include "runtime/shared_items.h"
+#include "runtime/stopwatch.h"
 
 namespace shiftrt {
 
@@ -184,7 +185,7 @@ class FileCheckpoint : public Checkpoint {
   // `write`: whether this program writes the file (WritesFiles).
   FileCheckpoint(const fs::path& file, const SavedSums& set, double seconds, bool write)
       : file_(file), set_(set), seconds_(seconds), write_(write) {}
-  bool Due() override { return std::chrono::duration<double>(Clock::now() - last_).count() >= seconds_; }
+  bool Due() override { return SecondsSince(last_) >= seconds_; }
   void Save() override {
     const auto now = Clock::now();
     if (write_) WriteSums(file_, set_);

@@ -62,7 +62,7 @@ class RidgeProbe::SiteTaps {
 
   void Finish(const Rows& update, const Batch& batch) {
     const SiteRows rows = {input_->rows(), input_->rows(), update};
-    adder_.Add(rows, entry_.weighting.For(rows, batch));
+    adder_.Add(rows, RowWeightsOf(entry_.weighting, rows, batch));
   }
 
   const Entry& entry_;

@@ -19,7 +19,7 @@ class RidgeProbe : public Probe {
   // `batches`, where given, counts the batches that the sums hold.
   explicit RidgeProbe(int64_t* batches = nullptr) : batches_(batches) {}
   // `into` lasts longer than the probe, and nobody else changes it meanwhile.
-  void Add(const Site& site, RidgeSums& into, const TokenWeighting& weighting = {}) {
+  void Add(const Site& site, RidgeSums& into, const TokenWeights& weighting = {}) {
     entries_.push_back({site, SiteInput::kStream, weighting, &into});
   }
   void Add(const SiteSums& site, RidgeSums& into) {
@@ -37,7 +37,7 @@ class RidgeProbe : public Probe {
   struct Entry {
     Site site;
     SiteInput input;
-    TokenWeighting weighting;
+    TokenWeights weighting;
     RidgeSums* sums;
   };
   struct Shared;

@@ -54,18 +54,18 @@ enum class SiteInput {
 struct SiteSums {
   Site site;
   SiteInput input = SiteInput::kStream;
-  TokenWeighting weighting;
+  TokenWeights weighting;
   RidgeSums fit, heldout;  // sums over the fitted tokens, and over those held out (none: heldout.tokens() == 0)
 
   static int64_t Bytes(int64_t hidden) { return 2 * RidgeSums::Bytes(hidden); }
   // Sums of no tokens.
-  SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream, TokenWeighting weighting = {})
+  SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream, TokenWeights weighting = {})
       : SiteSums(site, input, {hidden, hidden}, weighting) {}
   // Inputs and outputs per token.
   struct Widths {
     int64_t inputs, hidden;
   };
-  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {})
+  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeights weighting = {})
       : site(site),
         input(input),
         weighting(weighting),

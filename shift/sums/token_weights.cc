@@ -41,31 +41,31 @@ std::vector<bool> MassiveTokens(MatrixView<const float> h, MatrixView<const floa
 
 }  // namespace
 
-RowWeights TokenWeighting::For(const SiteRows& rows, const Batch& batch) const {
-  if (uniform()) return nullptr;
-  return [this, h = rows.stream, delta = rows.delta, &batch](std::span<const RowProducts> products) {
-    return Weights(products, h, delta, batch);
+RowWeights RowWeightsOf(const TokenWeights& rule, const SiteRows& rows, const Batch& batch) {
+  if (rule.uniform()) return nullptr;
+  return [&rule, h = rows.stream, delta = rows.delta, &batch](std::span<const RowProducts> products) {
+    return WeightsOfRows(rule, products, h, delta, batch);
   };
 }
 
-std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
-                                            const Batch& batch) const {
-  if (uniform()) return {};
+std::vector<double> WeightsOfRows(const TokenWeights& rule, std::span<const RowProducts> products, const Rows& h,
+                                  const Rows& delta, const Batch& batch) {
+  if (rule.uniform()) return {};
   std::vector<double> weights(products.size(), 1.0);
-  for (size_t t = 0; norm && t < weights.size(); ++t) {
+  for (size_t t = 0; rule.norm && t < weights.size(); ++t) {
     const RowProducts& row = products[t];
     const double squares = row.aa + 2 * row.dot + row.bb;
     // A token that leaves nothing has no size to be relative to, and nothing to fit.
     weights[t] = squares > kSquareRounding * (row.aa + row.bb) ? static_cast<double>(h.hidden()) / squares : 0.0;
   }
-  if (massive != 1) {
+  if (rule.massive != 1) {
     const HostRows before = h.ToHost(), added = delta.ToHost();
     const std::vector<bool> at = MassiveTokens(before.view(), added.view());
     for (size_t t = 0; t < weights.size(); ++t)
-      if (at[t]) weights[t] *= massive;
+      if (at[t]) weights[t] *= rule.massive;
   }
   for (int64_t begin : batch.offsets)
-    if (begin < h.count()) weights[begin] *= first;
+    if (begin < h.count()) weights[begin] *= rule.first;
   return weights;
 }
 

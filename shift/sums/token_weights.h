@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/decoder.h"
@@ -18,15 +17,12 @@ namespace shiftrt {
 // sample is where BOS stands, and where attention sinks. A token has a massive activation if a coordinate of its
 // stream, before or after, is more than 1000 times the median of its coordinates (Sun et al., Massive activations,
 // 2024).
-struct TokenWeighting : TokenWeights {
-  // The weights of rows of the stream (h) and of the update (delta) of a batch, whose products are given, one per row;
-  // empty if all tokens have the same weight. Only `massive` copies rows from a GPU.
-  std::vector<double> Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
-                              const Batch& batch) const;
-  // The same for an adder. It is called before the rows change.
-  RowWeights For(const SiteRows& rows, const Batch& batch) const;
-};
-// As ParseTokenWeights().
-inline TokenWeighting ParseTokenWeighting(const std::string& text) { return {ParseTokenWeights(text)}; }
+//
+// The weights of rows of the stream (h) and of the update (delta) of a batch, whose products are given, one per row;
+// empty if all tokens have the same weight. Only `massive` copies rows from a GPU.
+std::vector<double> WeightsOfRows(const TokenWeights& rule, std::span<const RowProducts> products, const Rows& h,
+                                  const Rows& delta, const Batch& batch);
+// The same for an adder, which calls it before the rows change. `rule` and `batch` must outlive the result.
+RowWeights RowWeightsOf(const TokenWeights& rule, const SiteRows& rows, const Batch& batch);
 
 }  // namespace shiftrt

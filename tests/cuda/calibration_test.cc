@@ -65,7 +65,7 @@ class CalibrationOnGpu : public testing::Test {
 
   SiteSums Wanted(const Site& site, const std::string& weighting = "none", SiteInput input = SiteInput::kStream) {
     SiteSums wanted(site, Hidden(), input);
-    wanted.weighting = ParseTokenWeighting(weighting);
+    wanted.weighting = ParseTokenWeights(weighting);
     return wanted;
   }
 

@@ -121,8 +121,8 @@ class SeveralGpus : public ManyGpus {
     const int64_t hidden = model_.weights->config.hidden;
     CalibrationSums sums;
     sums.sites.emplace_back(Site{0}, hidden);
-    sums.sites.emplace_back(Site{0, 2}, hidden).weighting = ParseTokenWeighting("norm,first:0.25");
-    sums.sites.emplace_back(Site{1}, hidden, SiteInput::kMlpBefore).weighting = ParseTokenWeighting("massive:0.5");
+    sums.sites.emplace_back(Site{0, 2}, hidden).weighting = ParseTokenWeights("norm,first:0.25");
+    sums.sites.emplace_back(Site{1}, hidden, SiteInput::kMlpBefore).weighting = ParseTokenWeights("massive:0.5");
     return sums;
   }
   void CollectInto(const Context& context, CalibrationSums& sums) {

@@ -148,7 +148,7 @@ TEST_F(SmallMemory, SelectionSplitsItselfByLayers) {
 }
 
 TEST_F(SmallMemory, SelectionGoesOnWithoutTheStreamsItHasNoRoomFor) {
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("bi:1");
   options.mode = Calibration::kDrift;
   const ShiftJob job = {context_, model_, calibration_, quiet_};

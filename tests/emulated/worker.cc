@@ -50,7 +50,7 @@ void Work(const CommonOptions& options, int64_t memory, int split) {
   std::optional<emu::MemoryLimit> limit;
   if (memory > 0 && processes.rank() + 1 == processes.size()) limit.emplace(memory);
   processes.Split(split);
-  struct Recipe {
+  struct Case {
     const char *prune, *correction, *rank;
     Calibration mode = Calibration::kIndependent;
     bool norm = false;
@@ -58,10 +58,10 @@ void Work(const CommonOptions& options, int64_t memory, int split) {
     Merge merge =
         Merge::kOff;  // with it the sums are also of the run, which a split model has on both sides of a border
   };
-  for (const Recipe& recipe : {Recipe{"bi:2", "lra", "4", Calibration::kIndependent, false, true},
-                               Recipe{"layers=1,2", "lra", "4", Calibration::kIndependent, true, true, Merge::kFull},
-                               Recipe{"correctable:1,rank=4", "lra", "full", Calibration::kIndependent, true},
-                               Recipe{"ppl:1", "lra", "4", Calibration::kDrift}, Recipe{"layers=0,1", "joint", "4"}}) {
+  for (const Case& recipe : {Case{"bi:2", "lra", "4", Calibration::kIndependent, false, true},
+                             Case{"layers=1,2", "lra", "4", Calibration::kIndependent, true, true, Merge::kFull},
+                             Case{"correctable:1,rank=4", "lra", "full", Calibration::kIndependent, true},
+                             Case{"ppl:1", "lra", "4", Calibration::kDrift}, Case{"layers=0,1", "joint", "4"}}) {
     const std::string prune = recipe.prune;
     if (memory > 0 && !prune.starts_with("correctable")) continue;
     if (split > 1 && !recipe.split) continue;
@@ -70,10 +70,10 @@ void Work(const CommonOptions& options, int64_t memory, int split) {
     model.plan = DepthPlan::Original(4);
     const CalibrationSet calibration = Text(model.weights->config.vocab);
     Passes passes;
-    ShiftOptions shift;
+    Recipe shift{.mode = Calibration::kIndependent};
     shift.prune = ParsePrune(recipe.prune);
-    shift.correction = &FindCorrection(recipe.correction);
-    shift.fit.rank = ParseRank(recipe.rank);
+    shift.correction = recipe.correction;
+    shift.rank = ParseRank(recipe.rank);
     shift.mode = recipe.mode;
     shift.weighting.norm = recipe.norm;
     shift.merge = recipe.merge;

@@ -131,7 +131,7 @@ TEST(Devices, AreGroupedByTheSmallestSplitForWhichThereIsRoom) {
 
 TEST(Devices, AreNotGroupedWhereASplitModelCannotDoTheJob) {
   MainJob job = JobFor(ShapesOf(kLlama70B));
-  job.shift.correction = &FindCorrection("bias");
+  job.recipe.correction = "bias";
   const JobOutline outline = OutlineOf(job);
   const Hardware& h100 = FindHardware("h100");
   const DevicePlanner planner(job, outline, h100);

@@ -147,8 +147,8 @@ TEST(MainJob, HasLongerBatchesAndKeepsStreamsOnAGpu) {
 
 TEST(MainJob, SaysWhatIsNotPlanned) {
   MainJob job = JobFor(ShapesOf(kLlama70B), "taylor:4");
-  job.shift.correction = &FindCorrection("joint");
-  job.shift.gate = true;
+  job.recipe.correction = "joint";
+  job.recipe.gate = true;
   EXPECT_EQ(OutlineOf(job).unplanned.size(), 3);
 }
 

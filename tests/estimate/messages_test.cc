@@ -83,12 +83,12 @@ TEST_F(MessagesOfPasses, AreThoseThatProcessesSend) {
 TEST_F(MessagesOfPasses, OfTheMainJobAreThoseOfRun) {
   MainJob job;
   job.weights = model_.weights;
-  job.shift.prune = ParsePrune("bi:3");
-  job.shift.fit.rank = RankSpec::Fixed(4);
+  job.recipe.prune = ParsePrune("bi:3");
+  job.recipe.rank = RankSpec::Fixed(4);
   job.window = 64;
   job.text_tokens = 0;  // the method alone
   for (const Calibration mode : {Calibration::kIndependent, Calibration::kDrift}) {
-    job.shift.mode = mode;
+    job.recipe.mode = mode;
     JobOutline outline = OutlineOf(job);
     outline.calibration = {19, 2, 19, 2, 1};
     outline.fit = {19, 32};
@@ -96,7 +96,7 @@ TEST_F(MessagesOfPasses, OfTheMainJobAreThoseOfRun) {
     for (const int size : {2, 3, 8}) {
       const std::vector<int64_t> sent = SentBy(size, [&](const ShiftJob& method) {
         method.context.processes->Split(1);  // as commands do
-        Shift(method, job.shift);
+        Shift(method, job.recipe);
       });
       for (int rank = 0; rank < size; ++rank) {
         const auto computed = static_cast<double>(MainJobBytes({rank, size}, job, outline));

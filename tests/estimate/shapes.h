@@ -38,8 +38,9 @@ inline ModelShapes ShapesOf(const Sides& sides, const std::string& dtype = "bflo
 inline MainJob JobFor(const ModelShapes& shapes, const std::string& prune = "bi:0.25") {
   MainJob job;
   job.weights = shapes.weights;
-  job.shift.prune = ParsePrune(prune);
-  job.shift.fit.rank = RankSpec::Fixed(std::min<int64_t>(64, shapes.weights->config.hidden));
+  job.recipe.prune = ParsePrune(prune);
+  job.recipe.mode = Calibration::kIndependent;
+  job.recipe.rank = RankSpec::Fixed(std::min<int64_t>(64, shapes.weights->config.hidden));
   job.calibration = {"text", 256, 512};
   job.text_tokens = 341469;
   job.window = ProtocolWindow("gptq", shapes.weights->config);

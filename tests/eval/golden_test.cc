@@ -98,9 +98,9 @@ TEST(Golden, EveryScoreAndMetricIsTheReferences) {
       }
       for (const Metric& metric : Measure(*dataset.task, dataset.items, scores, /*all=*/false)) {
         const auto& names = dataset.task->metrics;  // those of the reference
-        if (std::find(names.begin(), names.end(), metric.name) == names.end()) continue;
-        const double value = ReferenceMetric(run, metric.name);
-        EXPECT_NEAR(metric.estimate.value, value, 1e-4 * std::abs(value)) << NameOf(run) << ", " << metric.name;
+        if (std::find(names.begin(), names.end(), metric.metric) == names.end()) continue;
+        const double value = ReferenceMetric(run, metric.metric);
+        EXPECT_NEAR(metric.value, value, 1e-4 * std::abs(value)) << NameOf(run) << ", " << metric.metric;
       }
     }
   }

@@ -37,12 +37,12 @@ TEST(Statistics, TheSignTestIsExact) {
 }
 
 TEST(Statistics, PairsCountWhatOnlyOneHasRight) {
-  const Paired paired = Compare(std::vector<double>{1, 1, 0, 0, 1}, std::vector<double>{0, 1, 0, 1, 0});
+  const PairedScore paired = Compare(std::vector<double>{1, 1, 0, 0, 1}, std::vector<double>{0, 1, 0, 1, 0});
   EXPECT_EQ(paired.only_first, 2);
-  EXPECT_EQ(paired.only_second, 1);
-  EXPECT_DOUBLE_EQ(paired.difference.value, -0.2);
+  EXPECT_EQ(paired.only_this, 1);
+  EXPECT_DOUBLE_EQ(paired.difference, -0.2);
   // Differences -1, 0, 0, 1, -1: squares about the mean sum to 2.8.
-  EXPECT_NEAR(paired.difference.error, std::sqrt(2.8 / 4 / 5), 1e-15);
+  EXPECT_NEAR(paired.standard_error, std::sqrt(2.8 / 4 / 5), 1e-15);
   EXPECT_DOUBLE_EQ(paired.p, 1);
 }
 

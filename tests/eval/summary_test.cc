@@ -31,46 +31,46 @@ class Summaries : public ::testing::Test {
   }
 
   // The mean accuracies of a large model.
-  std::vector<MeanOfTasks> Averages() const {
+  SuiteMeans Averages() const {
     std::vector<const Task*> all;
-    for (const TaskSummary& task : tasks_) all.push_back(task.dataset->task);
+    for (const Dataset& dataset : datasets_) all.push_back(dataset.task);
     return Means(tasks_, AveragedTasks(all, 2 * kSmallModel));
   }
 
   std::deque<Dataset> datasets_;  // a deque's elements stay where they are
-  std::vector<TaskSummary> tasks_;
+  std::vector<SuiteResult> tasks_;
 };
 
 TEST_F(Summaries, VariantsAreComparedWithTheFirst) {
   Add("piqa", 1);
-  const TaskSummary& task = tasks_[0];
-  EXPECT_FALSE(task.Quoted(0).to_first);
-  EXPECT_EQ(task.Quoted(0).metric.name, "acc");
-  EXPECT_DOUBLE_EQ(task.Quoted(0).metric.estimate.value, 0.25);
-  EXPECT_DOUBLE_EQ(task.Quoted(1).to_first->difference.value, 0.25);
-  EXPECT_EQ(task.Quoted(1).to_first->only_second, 1);
-  EXPECT_EQ(task.Quoted(1).to_first->only_first, 0);
+  const SuiteResult& task = tasks_[0];
+  EXPECT_FALSE(Quoted(task, 0).to_first);
+  EXPECT_EQ(Quoted(task, 0).metric, "acc");
+  EXPECT_DOUBLE_EQ(Quoted(task, 0).value, 0.25);
+  EXPECT_DOUBLE_EQ(Quoted(task, 1).to_first->difference, 0.25);
+  EXPECT_EQ(Quoted(task, 1).to_first->only_this, 1);
+  EXPECT_EQ(Quoted(task, 1).to_first->only_first, 0);
 }
 
 // The first variant's scores of an item are -1 and -2 where it is right, -3 and -2 where it is wrong; answers have one
 // byte each.
 TEST_F(Summaries, BitsAndMarginsArePaired) {
   Add("piqa", 1);
-  const TaskSummary& task = tasks_[0];
+  const SuiteResult& task = tasks_[0];
   const double bit = 1 / std::log(2.0);
-  const MetricSummary &bits = *task.Find(1, "bits_per_byte"), &margin = *task.Find(1, "margin");
-  EXPECT_NEAR(task.Find(0, "bits_per_byte")->metric.estimate.value, (1 + 3 + 3 + 3) / 4.0 * bit, 1e-12);
-  EXPECT_NEAR(bits.metric.estimate.value, (1 + 1 + 3 + 3) / 4.0 * bit, 1e-12);
-  EXPECT_NEAR(task.Find(0, "margin")->metric.estimate.value, (1 - 1 - 1 - 1) / 4.0 * bit, 1e-12);
-  EXPECT_NEAR(margin.metric.estimate.value, 0, 1e-12);
+  const SuiteScore &bits = *task.Find(1, "bits_per_byte"), &margin = *task.Find(1, "margin");
+  EXPECT_NEAR(task.Find(0, "bits_per_byte")->value, (1 + 3 + 3 + 3) / 4.0 * bit, 1e-12);
+  EXPECT_NEAR(bits.value, (1 + 1 + 3 + 3) / 4.0 * bit, 1e-12);
+  EXPECT_NEAR(task.Find(0, "margin")->value, (1 - 1 - 1 - 1) / 4.0 * bit, 1e-12);
+  EXPECT_NEAR(margin.value, 0, 1e-12);
   EXPECT_FALSE(task.Find(0, "margin")->to_first);
   // The differences are -2, 0, 0, 0 bits: their mean is -0.5, and the squares about it sum to 3.
-  EXPECT_NEAR(bits.to_first->difference.value, -0.5 * bit, 1e-12);
-  EXPECT_NEAR(bits.to_first->difference.error, std::sqrt(3.0 / 3 / 4) * bit, 1e-12);
-  const std::vector<MeanOfTasks> means = Means(tasks_, ParseTasks("piqa"), "margin");
-  ASSERT_EQ(means.size(), size_t{2});
-  EXPECT_NEAR(means[1].to_first->value, 0.5 * bit, 1e-12);
-  EXPECT_TRUE(Means(tasks_, ParseTasks("piqa"), "perplexity").empty());
+  EXPECT_NEAR(bits.to_first->difference, -0.5 * bit, 1e-12);
+  EXPECT_NEAR(bits.to_first->standard_error, std::sqrt(3.0 / 3 / 4) * bit, 1e-12);
+  const SuiteMeans means = Means(tasks_, ParseTasks("piqa"), "margin");
+  ASSERT_EQ(means.models.size(), size_t{2});
+  EXPECT_NEAR(means.models[1].to_first->difference, 0.5 * bit, 1e-12);
+  EXPECT_TRUE(Means(tasks_, ParseTasks("piqa"), "perplexity").models.empty());
 }
 
 TEST(AveragedTasks, SmallModelsHaveAHeadlineOfTheirOwn) {
@@ -92,26 +92,26 @@ TEST(AveragedTasks, SmallModelsHaveAHeadlineOfTheirOwn) {
 TEST_F(Summaries, WithoutAllOfThePapersTasksTheMeanIsOverAllThatCount) {
   Add("piqa", 1);
   Add("mmlu", 3);
-  const std::vector<MeanOfTasks> means = Averages();
-  ASSERT_EQ(means.size(), size_t{2});
-  EXPECT_EQ(means[0].tasks, 2);
-  EXPECT_DOUBLE_EQ(means[0].mean.value, 0.5);
-  EXPECT_FALSE(means[0].to_first);
-  EXPECT_DOUBLE_EQ(means[1].mean.value, 0.75);
-  EXPECT_DOUBLE_EQ(means[1].to_first->value, 0.25);
+  const SuiteMeans means = Averages();
+  ASSERT_EQ(means.models.size(), size_t{2});
+  EXPECT_EQ(means.tasks, 2);
+  EXPECT_DOUBLE_EQ(means.models[0].value, 0.5);
+  EXPECT_FALSE(means.models[0].to_first);
+  EXPECT_DOUBLE_EQ(means.models[1].value, 0.75);
+  EXPECT_DOUBLE_EQ(means.models[1].to_first->difference, 0.25);
 }
 
 TEST_F(Summaries, WithThePapersSevenTasksTheMeanIsOverThem) {
   for (const char* task : {"boolq", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"})
     Add(task, 1);
   Add("mmlu", 3);
-  const std::vector<MeanOfTasks> means = Averages();
-  ASSERT_EQ(means.size(), size_t{2});
-  EXPECT_EQ(means[0].tasks, 7);
-  EXPECT_DOUBLE_EQ(means[0].mean.value, 0.25);
+  const SuiteMeans means = Averages();
+  ASSERT_EQ(means.models.size(), size_t{2});
+  EXPECT_EQ(means.tasks, 7);
+  EXPECT_DOUBLE_EQ(means.models[0].value, 0.25);
 }
 
-TEST_F(Summaries, NothingThatCountsHasNoMean) { EXPECT_TRUE(Means({}, {}).empty()); }
+TEST_F(Summaries, NothingThatCountsHasNoMean) { EXPECT_TRUE(Means({}, {}).models.empty()); }
 
 }  // namespace
 }  // namespace shiftrt

@@ -18,13 +18,13 @@ namespace {
 
 class Automatic : public test::SmallModel {
  protected:
-  ShiftOptions Options(const std::string& prune) const {
-    ShiftOptions options;
+  Recipe Options(const std::string& prune) const {
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune(prune);
-    options.fit.rank = RankSpec::Fixed(4);
+    options.rank = RankSpec::Fixed(4);
     return options;
   }
-  ShiftResult Run(const ShiftOptions& options) {
+  ShiftResult Run(const Recipe& options) {
     NoProgress progress;
     return Shift({context_, model_, calibration_, progress}, options);
   }
@@ -79,10 +79,10 @@ TEST_F(Automatic, GateDropsWhatHarmsAndNothingElse) {
 // is noise. Its correction hurts, as the paper finds with random layers; the gated one does not.
 TEST_F(Automatic, TheGatedModelIsNotHurtWhereTheRecipeHurts) {
   calibration_ = MakeCalibration(4, 8);
-  ShiftOptions options = Options("random:3");
-  options.fit.factorization = Factorization::kSvd;
-  options.fit.ridge.lambda = ParseLambda("1e-6");
-  options.fit.rank = RankSpec::Full();
+  Recipe options = Options("random:3");
+  options.factorization = Factorization::kSvd;
+  options.lambda = ParseLambda("1e-6");
+  options.rank = RankSpec::Full();
   int hurt = 0;
   for (options.seed = 0; options.seed < 4; ++options.seed) {
     options.gate = false;
@@ -99,8 +99,8 @@ TEST_F(Automatic, TheGatedModelIsNotHurtWhereTheRecipeHurts) {
 TEST_F(Automatic, GatedIsNeverWorseThanCorrected) {
   for (const char* prune : {"layers=0,3", "layers=1,2,3", "layers=2,4,5"}) {
     for (const char* correction : {"lra", "bias"}) {
-      ShiftOptions options = Options(prune);
-      options.correction = &FindCorrection(correction);
+      Recipe options = Options(prune);
+      options.correction = correction;
       const double corrected = Loss(Run(options).corrected);
       options.gate = true;
       const ShiftResult gated = Run(options);
@@ -112,8 +112,8 @@ TEST_F(Automatic, GatedIsNeverWorseThanCorrected) {
 }
 
 TEST_F(Automatic, GateTakesFoldedWeightsOut) {
-  ShiftOptions options = Options("layers=3");
-  options.correction = &FindCorrection("laco");
+  Recipe options = Options("layers=3");
+  options.correction = "laco";
   options.gate = true;
   const ShiftResult result = Run(options);
   ASSERT_EQ(result.gate.size(), 1u);
@@ -123,20 +123,22 @@ TEST_F(Automatic, GateTakesFoldedWeightsOut) {
   EXPECT_EQ(result.gate[0].kept, result.gate[0].with <= result.gate[0].without);
 }
 
+bool StandsOut(const TrialReport& trial) { return trial.gain > 2 * trial.gain_error; }
+
 // A recipe that is a little better on a few sequences by luck does not replace the paper's.
 TEST_F(Automatic, AGainMustStandOutOfItsError) {
   EXPECT_TRUE((Trial{{}, 0, 1, 0.02, 0.009}).clear());
   EXPECT_FALSE((Trial{{}, 0, 1, 0.02, 0.011}).clear());
   EXPECT_FALSE((Trial{{}, 0, 1, 0, 0}).clear());
-  ShiftOptions options = Options("layers=1,3,4");
-  options.correction = &FindCorrection("auto");
-  const std::vector<Trial> trials = Run(options).trials;
+  Recipe options = Options("layers=1,3,4");
+  options.correction = "auto";
+  const std::vector<TrialReport> trials = Run(options).trials;
   // The same, from the losses of single sequences.
   HeldOutLoss loss(context_, model_.weights, calibration_.heldout, 1 << 20, 0);
   const auto losses = [&](size_t trial) {
-    ShiftOptions alone = Options("layers=1,3,4");
-    alone.weighting = trials[trial].recipe.weighting;
-    alone.fit.factorization = trials[trial].recipe.factorization;
+    Recipe alone = Options("layers=1,3,4");
+    alone.weighting = ParseTokenWeights(trials[trial].token_weight);
+    alone.factorization = ParseFactorization(trials[trial].factorization);
     return loss.BySequence(Run(alone).corrected);
   };
   const std::vector<double> first = losses(0), third = losses(2);
@@ -145,50 +147,50 @@ TEST_F(Automatic, AGainMustStandOutOfItsError) {
   for (size_t s = 0; s < 4; ++s) mean += (first[s] - third[s]) / (4 * 31);
   for (size_t s = 0; s < 4; ++s) squares += std::pow((first[s] - third[s]) / 31 - mean, 2);
   EXPECT_NEAR(trials[2].gain, mean, 1e-5);
-  EXPECT_NEAR(trials[2].error, std::sqrt(squares / 3 / 4), 1e-5);
+  EXPECT_NEAR(trials[2].gain_error, std::sqrt(squares / 3 / 4), 1e-5);
   calibration_.heldout.resize(1);
-  for (const Trial& trial : Run(options).trials) EXPECT_FALSE(trial.clear()) << "one sequence says nothing";
+  for (const TrialReport& trial : Run(options).trials) EXPECT_FALSE(StandsOut(trial)) << "one sequence says nothing";
 }
 
 TEST_F(Automatic, ChoosesTheLowestLossAmongRecipesThatAreWhatTheySay) {
-  ShiftOptions options = Options("layers=1,3,4");
-  options.correction = &FindCorrection("auto");
+  Recipe options = Options("layers=1,3,4");
+  options.correction = "auto";
   const ShiftResult result = Run(options);
   ASSERT_GE(result.trials.size(), 5u);
-  EXPECT_EQ(Format(result.trials[0].recipe), "independent, token weights none, svd, lambda gcv");
+  EXPECT_EQ(result.trials[0].recipe, "independent, token weights none, svd, lambda gcv");
   double chosen = result.trials[0].loss;
   std::set<std::string> tried;
-  for (const Trial& trial : result.trials) {
+  for (const TrialReport& trial : result.trials) {
     EXPECT_NEAR(trial.gain, result.trials[0].loss - trial.loss, 1e-12);
-    if (trial.clear()) chosen = std::min(chosen, trial.loss);
-    tried.insert(trial.recipe.correction);
+    if (StandsOut(trial)) chosen = std::min(chosen, trial.loss);
+    tried.insert(trial.correction);
     if (trial.tokens != calibration_.fit_tokens) continue;  // most walks are on a quarter of the text
-    ShiftOptions alone = Options("layers=1,3,4");
-    alone.correction = &FindCorrection(trial.recipe.correction);
-    alone.mode = trial.recipe.mode;
-    alone.weighting = trial.recipe.weighting;
-    alone.fit.factorization = trial.recipe.factorization;
-    alone.fit.ridge.lambda = trial.recipe.lambda;
-    EXPECT_NEAR(trial.loss, Loss(Run(alone).corrected), 1e-5) << Format(trial.recipe);
+    Recipe alone = Options("layers=1,3,4");
+    alone.correction = trial.correction;
+    alone.mode = ParseCalibrationMode(trial.calibration);
+    alone.weighting = ParseTokenWeights(trial.token_weight);
+    alone.factorization = ParseFactorization(trial.factorization);
+    alone.lambda = ParseLambda(trial.lambda);
+    EXPECT_NEAR(trial.loss, Loss(Run(alone).corrected), 1e-5) << trial.recipe;
   }
   EXPECT_EQ(tried, (std::set<std::string>{"lra", "refit", "joint"}));
   EXPECT_TRUE(result.untried.empty());
-  EXPECT_EQ(result.trials[result.chosen_trial].loss, chosen);
+  EXPECT_EQ(ChosenOf(result.trials)->loss, chosen);
   EXPECT_NEAR(Loss(result.corrected), chosen, 1e-5);
   ASSERT_EQ(result.sites.size(), 3u);
-  for (const SiteReport& site : result.sites) EXPECT_GT(site.effective_rank, 1) << "the chosen recipe has its spectra";
+  for (const FitReport& site : result.sites) EXPECT_GT(site.effective_rank, 1) << "the chosen recipe has its spectra";
 }
 
 TEST_F(Automatic, WhatItChoosesIsAPlanLikeAnyOther) {
-  ShiftOptions options = Options("layers=3");
-  options.correction = &FindCorrection("auto");
+  Recipe options = Options("layers=3");
+  options.correction = "auto";
   ShiftResult result = Run(options);
-  for (const Trial& trial : result.trials) {
-    EXPECT_EQ(trial.parameters == 0, trial.recipe.correction == "refit") << Format(trial.recipe);
-    EXPECT_NE(trial.recipe.mode, Calibration::kDrift) << "one site has nothing removed before it";
+  for (const TrialReport& trial : result.trials) {
+    EXPECT_EQ(trial.adapter_parameters == 0, trial.correction == "refit") << trial.recipe;
+    EXPECT_NE(trial.calibration, "drift") << "one site has nothing removed before it";
   }
   // The chosen trial is the one whose plan and loss are returned.
-  EXPECT_NEAR(Loss(result.corrected), result.trials[result.chosen_trial].loss, 1e-5);
+  EXPECT_NEAR(Loss(result.corrected), ChosenOf(result.trials)->loss, 1e-5);
   // It can be healed, gated and saved as any other.
   options.heal = Heal::kAll;
   options.gate = true;
@@ -198,12 +200,12 @@ TEST_F(Automatic, WhatItChoosesIsAPlanLikeAnyOther) {
 
 TEST_F(Automatic, SaysWhatItCannotTry) {
   const auto untried = [&](const char* prune, bool penalize_bias) {
-    ShiftOptions options = Options(prune);
-    options.correction = &FindCorrection("auto");
-    options.fit.ridge.penalize_bias = penalize_bias;
+    Recipe options = Options(prune);
+    options.correction = "auto";
+    options.penalize_bias = penalize_bias;
     const ShiftResult result = Run(options);
-    for (const Trial& trial : result.trials)
-      EXPECT_TRUE(result.untried.empty() || trial.recipe.correction != "refit") << Format(trial.recipe);
+    for (const TrialReport& trial : result.trials)
+      EXPECT_TRUE(result.untried.empty() || trial.correction != "refit") << trial.recipe;
     return fmt::format("{}", fmt::join(result.untried, "; "));
   };
   EXPECT_EQ(untried("layers=1,3", false), "");
@@ -218,10 +220,10 @@ TEST_F(Automatic, AWalkFromStreamsThatAreThereIsTheSameWalk) {
   NoProgress progress;
   const ShiftJob job = {context_, model_, calibration_, progress};
   const std::vector<BlockPart> removed = {2, 4};
-  const ShiftOptions options = Options("layers=2,4");
-  const SiteCorrection joint = InWalk(FindCorrection("joint"), job, options.fit);
+  const FitOptions fit = FitOptionsOf(Options("layers=2,4"));
+  const SiteCorrection joint = InWalk(FindCorrection("joint"), job, fit);
   const DepthPlan plan = DepthPlan::Pruned(kLayers, removed);
-  const WalkOptions walk = {&joint, Heal::kOff, options.fit.ridge, {}};
+  const WalkOptions walk = {&joint, Heal::kOff, fit.ridge, {}};
   const auto adapter = [](const DepthPlan& of) { return of.Adapters().back()->lra->b(0, 5); };
   const float alone = adapter(RefitInSequence(job, plan, removed, walk).plan);
   const StartStreams start = StreamsBefore(WalkStart(removed), job, "");
@@ -230,7 +232,7 @@ TEST_F(Automatic, AWalkFromStreamsThatAreThereIsTheSameWalk) {
   const auto drift = [&](std::optional<StartStreams> from) {
     return FitInSequence(
         job, SitesOf(removed), {},
-        [&](const SiteSums& site, Progress& quiet) { return FitSites(context_, {&site}, options.fit, quiet); },
+        [&](const SiteSums& site, Progress& quiet) { return FitSites(context_, {&site}, fit, quiet); },
         std::move(from));
   };
   EXPECT_NEAR(drift(start.Every(context_, 1)).adapters[1]->b(0, 5), drift(std::nullopt).adapters[1]->b(0, 5), 1e-6);
@@ -238,20 +240,20 @@ TEST_F(Automatic, AWalkFromStreamsThatAreThereIsTheSameWalk) {
 }
 
 TEST_F(Automatic, RefusesWhatItCannotTry) {
-  const auto refused = [&](const std::function<void(ShiftOptions&)>& change) {
-    ShiftOptions options = Options("layers=1,3");
-    options.correction = &FindCorrection("auto");
+  const auto refused = [&](const std::function<void(Recipe&)>& change) {
+    Recipe options = Options("layers=1,3");
+    options.correction = "auto";
     change(options);
     EXPECT_THROW(Run(options), UsageError);
   };
-  refused([](ShiftOptions& o) { o.fit.rank = ParseRank("budget:1k"); });
-  refused([](ShiftOptions& o) { o.mode = Calibration::kDrift; });
-  refused([](ShiftOptions& o) { o.weighting.norm = true; });
-  refused([](ShiftOptions& o) { o.gram.save = "x"; });
-  refused([](ShiftOptions& o) { o.correction = &FindCorrection("none"), o.gate = true; });
+  refused([](Recipe& o) { o.rank = ParseRank("budget:1k"); });
+  refused([](Recipe& o) { o.mode = Calibration::kDrift; });
+  refused([](Recipe& o) { o.weighting.norm = true; });
+  refused([](Recipe& o) { o.gram.save = "x"; });
+  refused([](Recipe& o) { o.correction = "none", o.gate = true; });
   calibration_.heldout.clear();
-  ShiftOptions options = Options("layers=1");
-  options.correction = &FindCorrection("auto");
+  Recipe options = Options("layers=1");
+  options.correction = "auto";
   EXPECT_THROW(Run(options), Error);
 }
 
@@ -270,12 +272,12 @@ TEST(AutomaticOnATrainedModel, IsNeverWorseThanThePapersRecipeByMoreThanTwiceIts
   NoProgress progress;
   HeldOutLoss loss(context, model.weights, other.fit, 1 << 20, 0);
   for (const char* prune : {"bi:0.25", "reverse*:0.25", "magnitude-l1:0.125"}) {
-    ShiftOptions options;
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune(prune);
-    options.fit.rank = RankSpec::Fixed(16);
-    options.fit.factorization = Factorization::kSvd;
+    options.rank = RankSpec::Fixed(16);
+    options.factorization = Factorization::kSvd;
     const auto losses = [&](const char* correction) {
-      options.correction = &FindCorrection(correction);
+      options.correction = correction;
       return loss.BySequence(Shift({context, model, calibration, progress}, options).corrected);
     };
     const std::vector<double> paper = losses("lra"), chosen = losses("auto");

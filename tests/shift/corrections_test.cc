@@ -32,15 +32,15 @@ void ExpectMap(const Lra& lra, const AffineMap& map, double tolerance) {
   EXPECT_LT(RelativeError(Doubles(lra.b.span()), map.b.span()), tolerance);
 }
 
-TEST(TokenWeighting, ReadsAndWrites) {
-  EXPECT_TRUE(ParseTokenWeighting("none").uniform());
+TEST(TokenWeights, ReadsAndWrites) {
+  EXPECT_TRUE(ParseTokenWeights("none").uniform());
   for (const char* text : {"norm", "norm,first:0", "first:0.5,massive:0", "massive:2"})
-    EXPECT_EQ(Format(ParseTokenWeighting(text)), text);
+    EXPECT_EQ(Format(ParseTokenWeights(text)), text);
   for (const char* text : {"", "norms", "norm,", ",norm", "none,norm", "first", "first:", "first:-1", "massive:nan"})
-    EXPECT_THROW(ParseTokenWeighting(text), UsageError) << text;
+    EXPECT_THROW(ParseTokenWeights(text), UsageError) << text;
 }
 
-TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
+TEST(TokenWeights, WeighsBySizePlaceAndMassiveActivations) {
   Matrix<float> h = Matrix<float>::Zeros(4, 5), delta = Matrix<float>::Zeros(4, 5);
   for (int64_t t = 0; t < 4; ++t)
     for (int64_t j = 0; j < 5; ++j) {
@@ -55,11 +55,11 @@ TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
   batch.Add(std::vector<int32_t>{4});
   std::vector<RowProducts> products(4);
   ComputeRowProducts(Context(), h.view(), delta.view(), products);
-  EXPECT_TRUE(TokenWeighting().Weights(products, h.view(), delta.view(), batch).empty());
+  EXPECT_TRUE(WeightsOfRows({}, products, h.view(), delta.view(), batch).empty());
   const std::vector<double> places =
-      ParseTokenWeighting("first:0.5,massive:0.25").Weights(products, h.view(), delta.view(), batch);
+      WeightsOfRows(ParseTokenWeights("first:0.5,massive:0.25"), products, h.view(), delta.view(), batch);
   EXPECT_EQ(places, (std::vector<double>{0.5, 0.25, 0.25, 0.5}));
-  const std::vector<double> norms = ParseTokenWeighting("norm").Weights(products, h.view(), delta.view(), batch);
+  const std::vector<double> norms = WeightsOfRows(ParseTokenWeights("norm"), products, h.view(), delta.view(), batch);
   EXPECT_DOUBLE_EQ(norms[0], 5.0 / (4 + 9 + 16 + 25 + 36));
   EXPECT_DOUBLE_EQ(norms[1], 5.0 / (9 + 16 + 5999.0 * 5999.0 + 36 + 49));
   EXPECT_EQ(norms[3], 0.0);
@@ -189,14 +189,14 @@ TEST(Sites, RunsAreNeighbours) {
 
 class CorrectionFits : public test::SmallFits {
  protected:
-  static ShiftOptions Options(const std::string& prune) { return SmallFits::Options("lra", prune); }
+  static Recipe Options(const std::string& prune) { return SmallFits::Options("lra", prune); }
   Matrix<float> Stream(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kInput); }
   static std::vector<double> Ones() { return std::vector<double>(28 * 32, 1.0); }
   static const Lra& AdapterOf(const DepthPlan& plan, size_t stage) { return *plan.stages[stage].adapter().lra; }
 };
 
 TEST_F(CorrectionFits, SequentialReadsTheCorrectedStreamAndAimsAtTheBlocksOwnUpdateThere) {
-  ShiftOptions options = Options("layers=1,2,4");
+  Recipe options = Options("layers=1,2,4");
   const ShiftResult independent = Run(options);
   options.mode = Calibration::kSequential;
   const ShiftResult result = Run(options);
@@ -219,7 +219,7 @@ TEST_F(CorrectionFits, SequentialReadsTheCorrectedStreamAndAimsAtTheBlocksOwnUpd
 }
 
 TEST_F(CorrectionFits, DriftAimsAtTheOriginalStream) {
-  ShiftOptions options = Options("layers=1,4");
+  Recipe options = Options("layers=1,4");
   const ShiftResult independent = Run(options);
   options.mode = Calibration::kDrift;
   const ShiftResult result = Run(options);
@@ -232,14 +232,14 @@ TEST_F(CorrectionFits, DriftAimsAtTheOriginalStream) {
   const Matrix<float> input = Stream(CorrectedPlan(kLayers, before, adapters), 4);
   const Matrix<float> target = Minus(Stream(model_.plan, 5), input);
   ExpectMap(AdapterOf(result.corrected, 4), WeightedRidge(input, target, Ones(), kLambda), 2e-5);
-  for (const SiteReport& site : result.sites) EXPECT_EQ(site.tokens, 28 * 32);
+  for (const FitReport& site : result.sites) EXPECT_EQ(site.tokens, 28 * 32);
 }
 
 TEST_F(CorrectionFits, TokenWeightsReachEveryMode) {
   for (const Calibration mode : {Calibration::kIndependent, Calibration::kSequential, Calibration::kDrift}) {
-    ShiftOptions options = Options("layers=2");
+    Recipe options = Options("layers=2");
     options.mode = mode;
-    options.weighting = ParseTokenWeighting("norm,first:0");
+    options.weighting = ParseTokenWeights("norm,first:0");
     const ShiftResult result = Run(options);
     const Matrix<float> in = Stream(model_.plan, 2), out = Stream(model_.plan, 3);
     std::vector<double> weights;
@@ -254,13 +254,13 @@ TEST_F(CorrectionFits, TokenWeightsReachEveryMode) {
 }
 
 TEST_F(CorrectionFits, ASpanIsFittedFromItsFirstInputToItsLastOutput) {
-  ShiftOptions options = Options("layers=1,3,4,5");
+  Recipe options = Options("layers=1,3,4,5");
   options.span = true;
   for (const Calibration mode : {Calibration::kIndependent, Calibration::kSequential, Calibration::kDrift}) {
     options.mode = mode;
     const ShiftResult result = Run(options);
     ASSERT_EQ(result.sites.size(), 2u);
-    EXPECT_EQ(result.sites[1].site.Name(), "3-5");
+    EXPECT_EQ(result.sites[1].name, "3-5");
     ASSERT_EQ(result.corrected.stages.size(), 4u);
     DepthPlan before = model_.plan;
     if (mode != Calibration::kIndependent)
@@ -272,16 +272,16 @@ TEST_F(CorrectionFits, ASpanIsFittedFromItsFirstInputToItsLastOutput) {
 }
 
 TEST_F(CorrectionFits, MergedRunsAreMeasuredOverTheWholeRun) {
-  ShiftOptions options = Options("layers=1,3,4");
-  options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, 1e-6};
+  Recipe options = Options("layers=1,3,4");
+  options.lambda = {LambdaSpec::Kind::kAbsolute, 1e-6};
   options.span = true;
   const ShiftResult span = Run(options);
   options.span = false;
   options.merge = Merge::kFull;
   const ShiftResult merged = Run(options);
   ASSERT_EQ(merged.merged_runs.size(), 1u);
-  const SiteReport& run = merged.merged_runs[0];
-  EXPECT_EQ(run.site.Name(), "3-4");
+  const FitReport& run = merged.merged_runs[0];
+  EXPECT_EQ(run.name, "3-4");
   EXPECT_LE(run.r2_fit, span.sites[1].r2_fit + 1e-9) << "the span is the best affine map of the run";
   // By hand, on the stream of the original model.
   const auto& stage = merged.merged->stages[3].adapter();
@@ -296,14 +296,14 @@ TEST_F(CorrectionFits, MergedRunsAreMeasuredOverTheWholeRun) {
 }
 
 TEST_F(CorrectionFits, GenericAffineRegressesAndTruncatesTheOutput) {
-  ShiftOptions options = Options("layers=2");
-  options.correction = &FindCorrection("generic-affine");
+  Recipe options = Options("layers=2");
+  options.correction = "generic-affine";
   const Matrix<float> in = Stream(model_.plan, 2), out = Stream(model_.plan, 3);
   AffineMap expected = WeightedRidge(in, out, Ones(), kLambda);
   for (const auto& [rank, factorization] : {std::pair(16, Factorization::kSvd), std::pair(5, Factorization::kSvd),
                                             std::pair(5, Factorization::kReducedRank)}) {
-    options.fit.rank = RankSpec::Fixed(rank);
-    options.fit.factorization = factorization;
+    options.rank = RankSpec::Fixed(rank);
+    options.factorization = factorization;
     const ShiftResult result = Run(options);
     // W truncated as Factorize, which has tests of its own, truncates a map onto these outputs.
     RidgeSums sums(kWidth);
@@ -318,10 +318,10 @@ TEST_F(CorrectionFits, GenericAffineRegressesAndTruncatesTheOutput) {
     EXPECT_EQ(result.sites[0].rank, rank);
   }
   // Without ridge and truncation both say the same.
-  options.fit.rank = RankSpec::Full();
-  options.fit.ridge.lambda.value = 1e-9;
+  options.rank = RankSpec::Full();
+  options.lambda.value = 1e-9;
   const ShiftResult affine = Run(options);
-  options.correction = &FindCorrection("lra");
+  options.correction = "lra";
   const ShiftResult lra = Run(options);
   EXPECT_LT(
       RelativeError(Doubles(AdapterOf(affine.corrected, 2).a.span()), Doubles(AdapterOf(lra.corrected, 2).a.span())),
@@ -330,8 +330,8 @@ TEST_F(CorrectionFits, GenericAffineRegressesAndTruncatesTheOutput) {
 }
 
 TEST_F(CorrectionFits, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
-  ShiftOptions options = Options("layers=1,4");
-  options.correction = &FindCorrection("bias");
+  Recipe options = Options("layers=1,4");
+  options.correction = "bias";
   const ShiftResult result = Run(options);
   const Matrix<float> updates = Seen(model_.plan, 4, TapPoint::kUpdate);
   for (int64_t j = 0; j < kWidth; ++j) {
@@ -349,18 +349,18 @@ TEST_F(CorrectionFits, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
                                      2);
   for (int64_t j = 0; j < kWidth; ++j)
     EXPECT_NEAR(after(5, j), before(5, j) + AdapterOf(result.corrected, 1).b(0, j), 1e-6);
-  options.correction = &FindCorrection("none");
+  options.correction = "none";
   const ShiftResult none = Run(options);
   EXPECT_EQ(none.corrected.stages.size(), none.pruned.stages.size());
   EXPECT_TRUE(none.sites.empty());
 }
 
 TEST_F(CorrectionFits, ReplaceMeIsLeastSquaresAndFoldedIsUnfolded) {
-  ShiftOptions options = Options("layers=2,3,5");
-  options.correction = &FindCorrection("replaceme");
+  Recipe options = Options("layers=2,3,5");
+  options.correction = "replaceme";
   const ShiftResult result = Run(options);
   ASSERT_EQ(result.sites.size(), 2u);
-  EXPECT_EQ(result.sites[0].site.Name(), "2-3");
+  EXPECT_EQ(result.sites[0].name, "2-3");
   ASSERT_EQ(result.corrected.stages.size(), 3u);
   // T of the first run: M T = L - Y with Y = h_out - M.
   const Matrix<float> m = Seen(model_.plan, 1, TapPoint::kMlp), out = Stream(model_.plan, 2),
@@ -424,8 +424,8 @@ TEST(Fold, MapsTheMlpsOutputBiasAndAll) {
 }
 
 TEST_F(CorrectionFits, LacoAddsTheDifferencesOfTheRemovedBlocks) {
-  ShiftOptions options = Options("layers=2,3,5");
-  options.correction = &FindCorrection("laco");
+  Recipe options = Options("layers=2,3,5");
+  options.correction = "laco";
   const ShiftResult result = Run(options);
   const auto& blocks = model_.weights->blocks;
   const auto value = [](const TensorView& tensor, int64_t i) { return static_cast<const float*>(tensor.data)[i]; };
@@ -454,8 +454,8 @@ TEST_F(CorrectionFits, EveryRowOfTheTableCanBeNamedShownAndFitted) {
     EXPECT_EQ(label.find_first_of("{}"), std::string::npos) << label;
     EXPECT_EQ(label.find('4') != std::string::npos, correction.has_rank()) << label;
     EXPECT_TRUE(labels.insert(label).second) << label;
-    ShiftOptions options = Options("layers=2,3,5");
-    options.correction = &correction;
+    Recipe options = Options("layers=2,3,5");
+    options.correction = correction.name;
     const ShiftResult result = Run(options);
     EXPECT_EQ(result.corrected.KeptLayers(), result.pruned.KeptLayers());
     // Layers 2 and 3 are one run.
@@ -478,9 +478,9 @@ TEST_F(CorrectionFits, EveryRowOfTheTableCanBeNamedShownAndFitted) {
 }
 
 TEST_F(CorrectionFits, RefuseWhatContradicts) {
-  const auto refused = [&](const char* field, const std::function<void(ShiftOptions&)>& change,
+  const auto refused = [&](const char* field, const std::function<void(Recipe&)>& change,
                            const char* prune = "layers=1,2") {
-    ShiftOptions options = Options(prune);
+    Recipe options = Options(prune);
     change(options);
     try {
       Run(options);
@@ -490,35 +490,32 @@ TEST_F(CorrectionFits, RefuseWhatContradicts) {
       EXPECT_EQ(error.reason().find("--"), std::string::npos) << error.what();
     }
   };
-  refused("span", [](ShiftOptions& o) { o.span = true, o.merge = Merge::kFull; });
-  refused("gram.save", [](ShiftOptions& o) { o.mode = Calibration::kDrift, o.gram.save = "x"; });
-  refused("gram.save", [](ShiftOptions& o) { o.span = true, o.gram.save = "x"; });
-  refused("gram.load", [](ShiftOptions& o) { o.gram = {{"x"}, "y", false}; });
-  refused("rank", [](ShiftOptions& o) { o.mode = Calibration::kSequential, o.fit.rank = ParseRank("budget:4k"); });
+  refused("span", [](Recipe& o) { o.span = true, o.merge = Merge::kFull; });
+  refused("gram.save", [](Recipe& o) { o.mode = Calibration::kDrift, o.gram.save = "x"; });
+  refused("gram.save", [](Recipe& o) { o.span = true, o.gram.save = "x"; });
+  refused("gram.load", [](Recipe& o) { o.gram = {{"x"}, "y", false}; });
+  refused("rank", [](Recipe& o) { o.mode = Calibration::kSequential, o.rank = ParseRank("budget:4k"); });
   for (const char* correction :
        {"replaceme", "laco", "none", "refit", "joint", "ghosted", "linearpatch", "linearpatch-diag", "prune-comp"}) {
-    refused("mode",
-            [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.mode = Calibration::kSequential; });
-    refused("span", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.span = true; });
-    refused("merge", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.merge = Merge::kFull; });
-    refused("gram.save", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.gram.save = "x"; });
+    refused("mode", [&](Recipe& o) { o.correction = correction, o.mode = Calibration::kSequential; });
+    refused("span", [&](Recipe& o) { o.correction = correction, o.span = true; });
+    refused("merge", [&](Recipe& o) { o.correction = correction, o.merge = Merge::kFull; });
+    refused("gram.save", [&](Recipe& o) { o.correction = correction, o.gram.save = "x"; });
   }
-  refused("heal", [](ShiftOptions& o) { o.correction = &FindCorrection("prune-comp"), o.heal = Heal::kAll; });
-  refused("gate", [](ShiftOptions& o) { o.correction = &FindCorrection("prune-comp"), o.gate = true; });
+  refused("heal", [](Recipe& o) { o.correction = "prune-comp", o.heal = Heal::kAll; });
+  refused("gate", [](Recipe& o) { o.correction = "prune-comp", o.gate = true; });
   for (const char* correction : {"replaceme", "laco", "none", "ghosted", "linearpatch", "prune-comp"})
-    refused("weighting", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.weighting.norm = true; });
+    refused("weighting", [&](Recipe& o) { o.correction = correction, o.weighting.norm = true; });
   for (const char* correction : {"refit", "joint"})
-    refused("penalize_bias",
-            [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.fit.ridge.penalize_bias = true; });
-  refused("rank",
-          [&](ShiftOptions& o) { o.correction = &FindCorrection("joint"), o.fit.rank = ParseRank("budget:4k"); });
+    refused("penalize_bias", [&](Recipe& o) { o.correction = correction, o.penalize_bias = true; });
+  refused("rank", [&](Recipe& o) { o.correction = "joint", o.rank = ParseRank("budget:4k"); });
   for (const char* correction : {"replaceme", "laco", "refit"})
     refused(
-        "prune", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction); }, "layers=0,3");
+        "prune", [&](Recipe& o) { o.correction = correction; }, "layers=0,3");
 }
 
 TEST_F(CorrectionFits, SavedSumsCarryTheirTokenWeights) {
-  ShiftOptions options = Options("layers=1,4");
+  Recipe options = Options("layers=1,4");
   options.weighting.norm = true;
   options.gram.save = directory_ / "norm.gram";
   const ShiftResult saved = Run(options);

@@ -288,18 +288,18 @@ TEST_F(HalvesOfBlocks, AdaptersStandForTheUpdateOfTheHalf) {
   EXPECT_EQ(stages[3].block().halves, kMlp);
   EXPECT_EQ(stages[5].block().halves, kAttn);
   EXPECT_EQ(stages[6].adapter().parts, (Parts{{4, kMlp}}));
-  EXPECT_EQ(result.sites[0].site.Name(), "2.attn");
+  EXPECT_EQ(result.sites[0].name, "2.attn");
   EXPECT_EQ(result.pruned.stages.size(), 6u);
   ExpectAdapter(stages[2].adapter(), Before(4), Seen(model_.plan, 2, TapPoint::kAttention));
   ExpectAdapter(stages[6].adapter(), Before(9), Seen(model_.plan, 4, TapPoint::kMlp));
 }
 
 TEST_F(HalvesOfBlocks, ASpanStandsForARunThatBeginsAndEndsWithHalves) {
-  ShiftOptions options = Options("lra", "layers=1.mlp-3.attn,5.mlp");
+  Recipe options = Options("lra", "layers=1.mlp-3.attn,5.mlp");
   options.span = true;
   const ShiftResult result = Run(options);
   ASSERT_EQ(result.sites.size(), 2u);
-  EXPECT_EQ(result.sites[0].site.Name(), "1.mlp-3.attn");
+  EXPECT_EQ(result.sites[0].name, "1.mlp-3.attn");
   const std::vector<const AdapterStage*> adapters = result.corrected.Adapters();
   EXPECT_EQ(adapters[0]->parts, (Parts{{1, kMlp}, 2, {3, kAttn}}));
   ExpectAdapter(*adapters[0], Before(3), Minus(Before(7), Before(3)));
@@ -308,7 +308,7 @@ TEST_F(HalvesOfBlocks, ASpanStandsForARunThatBeginsAndEndsWithHalves) {
 
 TEST_F(HalvesOfBlocks, FitsInSequenceReadTheCorrectedStream) {
   for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
-    ShiftOptions options = Options("lra", "layers=1.mlp,3.attn,4.mlp");
+    Recipe options = Options("lra", "layers=1.mlp,3.attn,4.mlp");
     options.mode = mode;
     const ShiftResult result = Run(options);
     const std::vector<const AdapterStage*> adapters = result.corrected.Adapters();
@@ -335,7 +335,7 @@ TEST_F(HalvesOfBlocks, FitsInSequenceReadTheCorrectedStream) {
 TEST_F(HalvesOfBlocks, RefitChangesTheLastProjectionBeforeTheRun) {
   const ShiftResult result = Run(Options("refit", "layers=2.attn,4.mlp"));
   ASSERT_EQ(result.corrected.stages.size(), 6u);
-  EXPECT_EQ(result.sites[1].site.Name(), "4.mlp");
+  EXPECT_EQ(result.sites[1].name, "4.mlp");
   const Matrix<double> down =
       LeastSquares(Widen(Seen(model_.plan, 1, TapPoint::kActivation)), Widen(Minus(Before(5), Before(4))), kLambda);
   ExpectChange(Own(result.corrected, 1)->down, Old(1).down, down);
@@ -373,29 +373,29 @@ TEST_F(HalvesOfBlocks, JointFitsThatProjectionAndAnAdapter) {
 
 TEST_F(HalvesOfBlocks, HealingFitsWhatRunsBehindTheFirstRemovedHalf) {
   calibration_.heldout.clear();  // random text would decide whether the healed projections stay
-  ShiftOptions options = Options("lra", "layers=2.attn,4.mlp");
+  Recipe options = Options("lra", "layers=2.attn,4.mlp");
   options.heal = Heal::kAll;
   const ShiftResult healed = Run(options);
   std::string fits;
-  for (const SiteReport& fit : healed.healed) fits += fmt::format("{} {} ", fit.site.Name(), fit.part);
+  for (const FitReport& fit : healed.healed) fits += fmt::format("{} {} ", fit.name, fit.part);
   EXPECT_EQ(fits, "2 down 3 o 3 down 4 o 5 o 5 down ");
   const Matrix<double> down = LeastSquares(
       Widen(Seen(Run(Options("lra", "layers=2.attn,4.mlp")).corrected, 2, TapPoint::kActivation)),
       Widen(Minus(Before(6), Seen(Run(Options("lra", "layers=2.attn,4.mlp")).corrected, 2, TapPoint::kOutput))),
       kLambda);
   ExpectChange(Own(healed.corrected, 2)->down, Old(2).down, down);
-  options.correction = &FindCorrection("refit");
+  options.correction = "refit";
   const ShiftResult both = Run(options);
   fits.clear();
-  for (const SiteReport& fit : both.healed) fits += fmt::format("{} {} ", fit.site.Name(), fit.part);
+  for (const FitReport& fit : both.healed) fits += fmt::format("{} {} ", fit.name, fit.part);
   EXPECT_EQ(fits, "2 down 3 o 3 down 5 o 5 down ") << "o of block 4 is fitted for the run";
 }
 
 TEST_F(HalvesOfBlocks, NeighboursAreMergedAndGated) {
-  ShiftOptions options = Options("lra", "layers=2.mlp,3.attn,5");
+  Recipe options = Options("lra", "layers=2.mlp,3.attn,5");
   options.merge = Merge::kFull;
   options.gate = true;
-  options.fit.rank = RankSpec::Fixed(2);
+  options.rank = RankSpec::Fixed(2);
   const ShiftResult result = Run(options);
   ASSERT_EQ(result.gate.size(), 3u);
   EXPECT_EQ(Names(result.gate[0].parts), "2.mlp");
@@ -405,7 +405,7 @@ TEST_F(HalvesOfBlocks, NeighboursAreMergedAndGated) {
   ASSERT_EQ(merged.merged->Adapters().size(), 2u);
   EXPECT_EQ(merged.merged->Adapters()[0]->parts, (Parts{{2, kMlp}, {3, kAttn}}));
   ASSERT_EQ(merged.merged_runs.size(), 1u);
-  EXPECT_EQ(merged.merged_runs[0].site.Name(), "2.mlp-3.attn");
+  EXPECT_EQ(merged.merged_runs[0].name, "2.mlp-3.attn");
   EXPECT_LT(RelativeError(Doubles(Seen(*merged.merged, kLayers, TapPoint::kInput).span()),
                           Doubles(Seen(merged.corrected, kLayers, TapPoint::kInput).span())),
             1e-5);
@@ -428,7 +428,7 @@ TEST_F(HalvesOfBlocks, AreSavedAndOpenedWithTheirAdapters) {
 }
 
 TEST_F(HalvesOfBlocks, SavedSumsGiveTheSameFit) {
-  ShiftOptions options = Options("lra", "layers=2.attn,4");
+  Recipe options = Options("lra", "layers=2.attn,4");
   const ShiftResult fresh = Run(options);
   options.gram.save = directory_ / "halves.gram";
   EXPECT_EQ(Run(options).corrected.Fingerprint(), fresh.corrected.Fingerprint());
@@ -466,7 +466,7 @@ TEST_F(HalvesOfBlocks, ASweepFitsThemAsARunDoes) {
 TEST_F(HalvesOfBlocks, WhatIsNotDefinedForThemIsRefused) {
   for (const char* correction : {"replaceme", "laco"})
     EXPECT_THROW(Run(Options(correction, "reverse:3,unit=half")), UsageError) << correction;
-  ShiftOptions options = Options("lra", "reverse:3,unit=half");
+  Recipe options = Options("lra", "reverse:3,unit=half");
   options.gram = {.load = {}, .save = directory_ / "all.gram", .all_layers = true};
   EXPECT_THROW(Run(options), UsageError);
   EXPECT_THROW(Run(Options("refit", "layers=0.attn")), UsageError) << "nothing runs before it";

@@ -28,10 +28,10 @@ class CountsWork : public Progress {
 
 struct Choice {
   const char* name;
-  std::function<void(ShiftOptions&)> apply;
+  std::function<void(Recipe&)> apply;
 };
 
-std::optional<std::string> RefusalOf(const ShiftOptions& options, const ModelConfig& config, bool split = false) {
+std::optional<std::string> RefusalOf(const Recipe& options, const ModelConfig& config, bool split = false) {
   try {
     CheckOptions(options, config, split);
     return std::nullopt;
@@ -46,42 +46,42 @@ class Pairs : public test::SmallModel {
  protected:
   Pairs() { calibration_ = MakeCalibration(4, 16); }
 
-  static ShiftOptions Options(const Correction& correction, const std::string& prune) {
-    ShiftOptions options;
+  static Recipe Options(const Correction& correction, const std::string& prune) {
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune(prune);
-    options.correction = &correction;
-    options.fit.rank = RankSpec::Fixed(3);
-    options.fit.ridge.lambda = ParseLambda("0.1");
+    options.correction = correction.name;
+    options.rank = RankSpec::Fixed(3);
+    options.lambda = ParseLambda("0.1");
     return options;
   }
 
   std::vector<Choice> Choices() const {
     const std::filesystem::path sums = directory_ / "sums";
     return {
-        {"nothing", [](ShiftOptions&) {}},
-        {"halves", [](ShiftOptions& o) { o.prune = ParsePrune("layers=2.attn,3.mlp-5"); }},
-        {"auto", [](ShiftOptions& o) { o.mode = Calibration::kAuto; }},
-        {"sequential", [](ShiftOptions& o) { o.mode = Calibration::kSequential; }},
-        {"drift", [](ShiftOptions& o) { o.mode = Calibration::kDrift; }},
-        {"full", [](ShiftOptions& o) { o.fit.rank = RankSpec::Full(); }},
-        {"budget", [](ShiftOptions& o) { o.fit.rank = ParseRank("budget:400"); }},
-        {"energy", [](ShiftOptions& o) { o.fit.rank = ParseRank("energy:0.5"); }},
-        {"svd", [](ShiftOptions& o) { o.fit.factorization = Factorization::kSvd; }},
-        {"holdout", [](ShiftOptions& o) { o.fit.ridge.lambda = ParseLambda("holdout"); }},
-        {"penalize", [](ShiftOptions& o) { o.fit.ridge.penalize_bias = true; }},
-        {"norm", [](ShiftOptions& o) { o.weighting.norm = true; }},
-        {"span", [](ShiftOptions& o) { o.span = true; }},
-        {"merge", [](ShiftOptions& o) { o.merge = Merge::kFull; }},
-        {"heal", [](ShiftOptions& o) { o.heal = Heal::kAll; }},
-        {"gate", [](ShiftOptions& o) { o.gate = true; }},
-        {"save", [=](ShiftOptions& o) { o.gram.save = sums; }},
-        {"save all", [=](ShiftOptions& o) { o.gram.save = sums, o.gram.all_layers = true; }},
-        {"load", [=](ShiftOptions& o) { o.gram.load = {sums}; }},
+        {"nothing", [](Recipe&) {}},
+        {"halves", [](Recipe& o) { o.prune = ParsePrune("layers=2.attn,3.mlp-5"); }},
+        {"auto", [](Recipe& o) { o.mode = Calibration::kAuto; }},
+        {"sequential", [](Recipe& o) { o.mode = Calibration::kSequential; }},
+        {"drift", [](Recipe& o) { o.mode = Calibration::kDrift; }},
+        {"full", [](Recipe& o) { o.rank = RankSpec::Full(); }},
+        {"budget", [](Recipe& o) { o.rank = ParseRank("budget:400"); }},
+        {"energy", [](Recipe& o) { o.rank = ParseRank("energy:0.5"); }},
+        {"svd", [](Recipe& o) { o.factorization = Factorization::kSvd; }},
+        {"holdout", [](Recipe& o) { o.lambda = ParseLambda("holdout"); }},
+        {"penalize", [](Recipe& o) { o.penalize_bias = true; }},
+        {"norm", [](Recipe& o) { o.weighting.norm = true; }},
+        {"span", [](Recipe& o) { o.span = true; }},
+        {"merge", [](Recipe& o) { o.merge = Merge::kFull; }},
+        {"heal", [](Recipe& o) { o.heal = Heal::kAll; }},
+        {"gate", [](Recipe& o) { o.gate = true; }},
+        {"save", [=](Recipe& o) { o.gram.save = sums; }},
+        {"save all", [=](Recipe& o) { o.gram.save = sums, o.gram.all_layers = true; }},
+        {"load", [=](Recipe& o) { o.gram.load = {sums}; }},
     };
   }
 
   // Makes the file of sums that `options` load.
-  void Save(ShiftOptions options) {
+  void Save(Recipe options) {
     options.gram = {{}, directory_ / "sums", false};
     options.heal = Heal::kOff;
     options.gate = false;
@@ -91,7 +91,7 @@ class Pairs : public test::SmallModel {
   }
 
   // Returns whether the options were refused.
-  bool Try(const ShiftOptions& options) {
+  bool Try(const Recipe& options) {
     const std::optional<std::string> refusal = RefusalOf(options, model_.weights->config);
     std::filesystem::remove(directory_ / "sums");
     if (!refusal && !options.gram.load.empty()) Save(options);
@@ -117,7 +117,7 @@ TEST_F(Pairs, OptionsRunOrAreRefusedBeforeAnyWork) {
     for (size_t a = 0; a < choices.size(); ++a)
       for (size_t b = a; b < choices.size(); ++b) {
         SCOPED_TRACE(fmt::format("{}: {}, {}", correction.name, choices[a].name, choices[b].name));
-        ShiftOptions options = Options(correction, "layers=2,3,5");
+        Recipe options = Options(correction, "layers=2,3,5");
         choices[a].apply(options);
         choices[b].apply(options);
         ++(Try(options) ? refused : ran);
@@ -145,11 +145,11 @@ TEST_F(Pairs, ASplitModelAndOneThatNormsItsUpdatesAreRefusedByTheTable) {
   ModelConfig norms = model_.weights->config;
   norms.block.update_norms = true;
   for (const Correction& correction : Corrections()) {
-    const ShiftOptions options = Options(correction, "layers=2");
+    const Recipe options = Options(correction, "layers=2");
     EXPECT_EQ(RefusalOf(options, norms).has_value(), !correction.accepts.has(Setting::kUpdateNorms));
     EXPECT_EQ(RefusalOf(options, model_.weights->config, true).has_value(), !correction.accepts.has(Setting::kSplit));
   }
-  ShiftOptions heals = Options(Corrections().front(), "layers=2");
+  Recipe heals = Options(Corrections().front(), "layers=2");
   heals.heal = Heal::kDown;
   EXPECT_TRUE(RefusalOf(heals, norms));
   EXPECT_FALSE(RefusalOf(heals, model_.weights->config));
@@ -166,11 +166,11 @@ TEST_F(Pairs, TextIsNeededByWhatReadsIt) {
   for (const Correction& correction : Corrections())
     for (const char* prune : {"layers=2,3,5", "reverse:2", "magnitude-l1:2,keep=first:1", "bi:2"})
       for (const Heal heal : {Heal::kOff, Heal::kAll}) {
-        ShiftOptions options = Options(correction, prune);
+        Recipe options = Options(correction, prune);
         options.heal = heal;
         if (RefusalOf(options, model_.weights->config)) continue;
         SCOPED_TRACE(fmt::format("{} {} {}", correction.name, prune, Name(heal)));
-        if (!ReadsText(options)) {
+        if (!ReadsText(options, /*scored=*/false)) {
           EXPECT_FALSE(Shift(job, options).pruned.blocks() == kLayers);
           continue;
         }
@@ -181,10 +181,10 @@ TEST_F(Pairs, TextIsNeededByWhatReadsIt) {
           EXPECT_EQ(error.field(), "calibration");
         }
       }
-  EXPECT_FALSE(ReadsText(Options(FindCorrection("none"), "layers=2")));
-  EXPECT_FALSE(ReadsText(Options(FindCorrection("laco"), "magnitude-l1:2")));
-  EXPECT_TRUE(ReadsText(Options(FindCorrection("none"), "bi:2")));
-  EXPECT_TRUE(ReadsText(Options(FindCorrection("bias"), "layers=2")));
+  EXPECT_FALSE(ReadsText(Options(FindCorrection("none"), "layers=2"), /*scored=*/false));
+  EXPECT_FALSE(ReadsText(Options(FindCorrection("laco"), "magnitude-l1:2"), /*scored=*/false));
+  EXPECT_TRUE(ReadsText(Options(FindCorrection("none"), "bi:2"), /*scored=*/false));
+  EXPECT_TRUE(ReadsText(Options(FindCorrection("bias"), "layers=2"), /*scored=*/false));
 }
 
 TEST(Settings, AreInTheOrderOfTheEnumeration) {

@@ -17,11 +17,11 @@ class Pipeline : public test::SmallModel {
  protected:
   ShiftResult Run(const std::string& prune, int64_t rank, Merge merge = Merge::kOff,
                   const std::string& lambda = "gcv") {
-    ShiftOptions options;
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune(prune);
-    options.fit.rank = rank == 0 ? RankSpec::Full() : RankSpec::Fixed(rank);
+    options.rank = rank == 0 ? RankSpec::Full() : RankSpec::Fixed(rank);
     options.merge = merge;
-    options.fit.ridge.lambda = ParseLambda(lambda);
+    options.lambda = ParseLambda(lambda);
     NoProgress progress;
     return Shift({context_, model_, calibration_, progress}, options);
   }
@@ -61,8 +61,8 @@ class Pipeline : public test::SmallModel {
 TEST_F(Pipeline, FitsEachSiteFromTheOriginalModel) {
   const ShiftResult result = Run("layers=1,4", 0, Merge::kOff, "1e-3");
   ASSERT_EQ(result.sites.size(), 2u);
-  for (const SiteReport& site : result.sites) {
-    const RidgeSums sums = SumsOf(site.site.layer);
+  for (const FitReport& site : result.sites) {
+    const RidgeSums sums = SumsOf(site.layers.front().layer);
     const RidgeSolution solution = SolveRidge(context_, sums, {ParseLambda("1e-3"), false});
     EXPECT_EQ(site.lambda, 1e-3);
     EXPECT_EQ(site.rank, kWidth);
@@ -81,9 +81,9 @@ struct Passes : NoProgress {
 };
 
 TEST_F(Pipeline, SitesThatMemoryHasNoRoomForAreFittedInGroupsToTheSameBits) {
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("layers=0,1,2,4,5");
-  options.fit.rank = RankSpec::Full();
+  options.rank = RankSpec::Full();
   options.merge = Merge::kFull;
   Passes one, several;
   const ShiftResult whole = Shift({context_, model_, calibration_, one}, options);
@@ -97,16 +97,16 @@ TEST_F(Pipeline, SitesThatMemoryHasNoRoomForAreFittedInGroupsToTheSameBits) {
   ASSERT_EQ(groups.sites.size(), 5u);
   EXPECT_EQ(Stream(groups.corrected), Stream(whole.corrected));
   for (size_t i = 0; i < 5; ++i) {
-    EXPECT_EQ(groups.sites[i].site.layer, whole.sites[i].site.layer);
+    EXPECT_EQ(groups.sites[i].name, whole.sites[i].name);
     EXPECT_EQ(groups.sites[i].r2_heldout, whole.sites[i].r2_heldout);
   }
 }
 
 TEST_F(Pipeline, MapsBehindAnMlpAreFittedInGroupsTooToTheSameBits) {
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("layers=1,3,5");
-  options.fit.rank = RankSpec::Fixed(4);
-  options.correction = &FindCorrection("replaceme");
+  options.rank = RankSpec::Fixed(4);
+  options.correction = "replaceme";
   Passes one, several;
   const ShiftResult whole = Shift({context_, model_, calibration_, one}, options);
   Context small = context_;
@@ -119,10 +119,10 @@ TEST_F(Pipeline, MapsBehindAnMlpAreFittedInGroupsTooToTheSameBits) {
 TEST_F(Pipeline, WhatCannotBeDoneInGroupsSaysHowMuchMemoryItTakes) {
   NoProgress progress;
   context_.memory = 2 * SiteSums::Bytes(kWidth);
-  const auto refused = [&](const char* why, const std::function<void(ShiftOptions&)>& change) {
-    ShiftOptions options;
+  const auto refused = [&](const char* why, const std::function<void(Recipe&)>& change) {
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune("layers=1,3,5");
-    options.fit.rank = RankSpec::Fixed(4);
+    options.rank = RankSpec::Fixed(4);
     change(options);
     try {
       Shift({context_, model_, calibration_, progress}, options);
@@ -131,13 +131,12 @@ TEST_F(Pipeline, WhatCannotBeDoneInGroupsSaysHowMuchMemoryItTakes) {
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
     }
   };
-  refused("sums of 3 sites", [](ShiftOptions& o) { o.fit.rank = ParseRank("budget:2k"); });
-  refused("sums of 5 sites", [](ShiftOptions& o) { o.gram.save = "unwritten.gram"; });
-  refused("sums of 6 sites",
-          [](ShiftOptions& o) { o.correction = &FindCorrection("auto"); });  // two ways to weight tokens
+  refused("sums of 3 sites", [](Recipe& o) { o.rank = ParseRank("budget:2k"); });
+  refused("sums of 5 sites", [](Recipe& o) { o.gram.save = "unwritten.gram"; });
+  refused("sums of 6 sites", [](Recipe& o) { o.correction = "auto"; });  // two ways to weight tokens
   EXPECT_FALSE(std::filesystem::exists("unwritten.gram"));
   context_.memory = SiteSums::Bytes(kWidth) - 1;
-  refused("sums of 1 site take", [](ShiftOptions&) {});
+  refused("sums of 1 site take", [](Recipe&) {});
 }
 
 TEST_F(Pipeline, CorrectionBringsTheStreamNearer) {
@@ -147,7 +146,7 @@ TEST_F(Pipeline, CorrectionBringsTheStreamNearer) {
   const std::vector<double> original = Stream(DepthPlan::Original(kLayers));
   EXPECT_LT(test::RelativeError(Stream(result.corrected), original),
             test::RelativeError(Stream(result.pruned), original));
-  for (const SiteReport& site : result.sites) {
+  for (const FitReport& site : result.sites) {
     EXPECT_EQ(site.rank, 8);
     EXPECT_EQ(site.singular_values.size(), static_cast<size_t>(kWidth));
     EXPECT_GT(site.r2_fit, 0);
@@ -163,12 +162,12 @@ TEST_F(Pipeline, LargeLambdaLeavesThePrunedModelUpToTheMean) {
 
 // A budget that leaves nothing but the biases: what runs is the mean update.
 TEST_F(Pipeline, RankZeroIsTheMeanUpdate) {
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("layers=1,4");
-  options.fit.rank = ParseRank("budget:32");
+  options.rank = ParseRank("budget:32");
   NoProgress progress;
   const ShiftResult result = Shift({context_, model_, calibration_, progress}, options);
-  for (const SiteReport& site : result.sites) {
+  for (const FitReport& site : result.sites) {
     EXPECT_EQ(site.rank, 0);
     EXPECT_NEAR(site.r2_fit, 0, 1e-6);
   }
@@ -224,12 +223,12 @@ TEST_F(Pipeline, SelectionAndCalibrationShareAPassToTheBitsOfTwo) {
   struct Case {
     const char *prune, *correction;
     Calibration mode = Calibration::kIndependent;
-    std::function<void(ShiftOptions&)> change = [](ShiftOptions&) {};
+    std::function<void(Recipe&)> change = [](Recipe&) {};
     const char* spared = "calibrating";  // the phase that is left out; null: it begins later
   };
-  const auto weighted = [](ShiftOptions& o) { o.weighting.norm = true; };
-  const auto healed = [](ShiftOptions& o) { o.heal = Heal::kAll; };
-  const auto merged = [](ShiftOptions& o) { o.merge = Merge::kFull; };
+  const auto weighted = [](Recipe& o) { o.weighting.norm = true; };
+  const auto healed = [](Recipe& o) { o.heal = Heal::kAll; };
+  const auto merged = [](Recipe& o) { o.merge = Merge::kFull; };
   const Case cases[] = {
       {"bi:2", "lra"},
       {"bi:2,keep=first:1", "lra", Calibration::kIndependent, weighted},
@@ -247,13 +246,13 @@ TEST_F(Pipeline, SelectionAndCalibrationShareAPassToTheBitsOfTwo) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(testing::Message() << c.prune << ", " << c.correction << ", " << Name(c.mode));
-    ShiftOptions options;
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune(c.prune);
-    options.correction = &FindCorrection(c.correction);
-    if (options.correction->has_rank()) options.fit.rank = RankSpec::Fixed(4);
+    options.correction = c.correction;
+    if (CorrectionOf(options).has_rank()) options.rank = RankSpec::Fixed(4);
     options.mode = c.mode;
     c.change(options);
-    if (!options.correction->takes_weights()) options.weighting = {};
+    if (!CorrectionOf(options).accepts.has(Setting::kWeights)) options.weighting = {};
     Counter counter;
     const ShiftResult shared = Shift({context_, model_, calibration_, counter}, options);
     NoProgress progress;
@@ -281,9 +280,9 @@ TEST_F(Pipeline, SelectionAndCalibrationShareAPassToTheBitsOfTwo) {
 TEST_F(Pipeline, SelectionAndCalibrationTakeTwoPassesWhereMemoryHasNoRoom) {
   int64_t tokens = 0;
   for (const Batch& batch : calibration_.fit) tokens += batch.size();
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("bi:2");
-  options.fit.rank = RankSpec::Fixed(4);
+  options.rank = RankSpec::Fixed(4);
   std::string fingerprint;
   const auto passes = [&] {
     Passes progress;
@@ -303,7 +302,7 @@ TEST_F(Pipeline, SelectionAndCalibrationTakeTwoPassesWhereMemoryHasNoRoom) {
 }
 
 TEST_F(Pipeline, ThePassThatSelectsIsPlannedByMemoryAndWork) {
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("bi:2");
   constexpr int64_t kTokens = 1000, kStream = kTokens * kWidth * 4;
   const int64_t room = 8 * RidgeSums::Bytes(kWidth);
@@ -344,9 +343,9 @@ TEST_F(Pipeline, ThePassThatSelectsIsPlannedByMemoryAndWork) {
 
 TEST_F(Pipeline, SavedSumsGiveOtherFitsWithoutRunningTheModel) {
   const auto file = directory_ / "sums";
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("bi:2");
-  options.fit.rank = RankSpec::Full();
+  options.rank = RankSpec::Full();
   options.gram.save = file;
   options.gram.all_layers = true;
   NoProgress progress;
@@ -355,9 +354,9 @@ TEST_F(Pipeline, SavedSumsGiveOtherFitsWithoutRunningTheModel) {
   for (const char* prune : {"bi:2", "bi:3", "layers=0,2", "reverse:1"}) {
     SCOPED_TRACE(prune);
     options.prune = ParsePrune(prune);
-    options.fit.rank = RankSpec::Fixed(3);
-    options.fit.ridge.lambda = ParseLambda("1e-2rel");
-    options.fit.factorization = Factorization::kSvd;
+    options.rank = RankSpec::Fixed(3);
+    options.lambda = ParseLambda("1e-2rel");
+    options.factorization = Factorization::kSvd;
     options.gram = {{file}, {}, false};
     Counter counter;
     const ShiftResult loaded = Shift({context_, model_, {}, counter}, options);
@@ -374,9 +373,9 @@ TEST_F(Pipeline, SavedSumsGiveOtherFitsWithoutRunningTheModel) {
 
 TEST_F(Pipeline, SaysWhatSavedSumsLack) {
   const auto file = directory_ / "sums";
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("layers=1,4");
-  options.fit.rank = RankSpec::Full();
+  options.rank = RankSpec::Full();
   options.gram.save = file;
   NoProgress progress;
   Shift({context_, model_, calibration_, progress}, options);

@@ -43,7 +43,7 @@ class MethodInProcesses : public test::SmallModel {
   static Found FoundBy(const ShiftResult& result) {
     Found found{result.corrected.Fingerprint(), result.selection.removed, result.selection.scores};
     std::erase_if(found.numbers, [](double score) { return std::isnan(score); });  // protected units have NaN
-    for (const SiteReport& site : result.sites) {
+    for (const FitReport& site : result.sites) {
       found.numbers.insert(found.numbers.end(), {site.r2_fit, site.lambda, site.condition, site.effective_rank});
       found.numbers.insert(found.numbers.end(), site.singular_values.begin(), site.singular_values.end());
     }
@@ -52,26 +52,26 @@ class MethodInProcesses : public test::SmallModel {
 };
 
 TEST_F(MethodInProcesses, FitsTheSameBits) {
-  struct Recipe {
+  struct Case {
     const char *prune, *correction, *rank;
     Calibration mode = Calibration::kIndependent;
     bool norm = false, gate = false;
     Heal heal = Heal::kOff;
   };
-  for (const Recipe& recipe :
-       {Recipe{"bi:2", "lra", "4"}, Recipe{"angular:2", "lra", "energy:0.5"},
-        Recipe{"ppl:2", "lra", "budget:300", Calibration::kIndependent, true, true},
-        Recipe{"correctable:3,rank=2", "lra", "full", Calibration::kDrift, true},
-        Recipe{"search:2,rounds=2,rank=2", "lra", "2"},
-        Recipe{"taylor:2,tokens=64", "refit", "full", Calibration::kIndependent, false, false, Heal::kAll},
-        Recipe{"streamline:2", "auto", "2"}, Recipe{"layers=0,3", "joint", "2"},
-        Recipe{"layers=1,3", "lra", "3", Calibration::kSequential, true}}) {
+  for (const Case& recipe :
+       {Case{"bi:2", "lra", "4"}, Case{"angular:2", "lra", "energy:0.5"},
+        Case{"ppl:2", "lra", "budget:300", Calibration::kIndependent, true, true},
+        Case{"correctable:3,rank=2", "lra", "full", Calibration::kDrift, true},
+        Case{"search:2,rounds=2,rank=2", "lra", "2"},
+        Case{"taylor:2,tokens=64", "refit", "full", Calibration::kIndependent, false, false, Heal::kAll},
+        Case{"streamline:2", "auto", "2"}, Case{"layers=0,3", "joint", "2"},
+        Case{"layers=1,3", "lra", "3", Calibration::kSequential, true}}) {
     const auto shift = [&](const ShiftJob& job) {
-      ShiftOptions options;
+      Recipe options{.mode = Calibration::kIndependent};
       options.prune = ParsePrune(recipe.prune);
       options.prune.keep_first = options.prune.layers.empty() ? 1 : 0;
-      options.correction = &FindCorrection(recipe.correction);
-      options.fit.rank = ParseRank(recipe.rank);
+      options.correction = recipe.correction;
+      options.rank = ParseRank(recipe.rank);
       options.mode = recipe.mode;
       options.weighting.norm = recipe.norm;
       options.gate = recipe.gate;
@@ -103,36 +103,36 @@ class MethodOnASplitModel : public MethodInProcesses {
     });
   }
 
-  static ShiftOptions Options(const std::string& prune, const std::string& correction, const std::string& rank) {
-    ShiftOptions options;
+  static Recipe Options(const std::string& prune, const std::string& correction, const std::string& rank) {
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune(prune);
-    options.correction = &FindCorrection(correction);
-    options.fit.rank = ParseRank(rank);
+    options.correction = correction;
+    options.rank = ParseRank(rank);
     return options;
   }
 };
 
 TEST_F(MethodOnASplitModel, FitsTheSameBits) {
-  struct Recipe {
+  struct Case {
     const char *prune, *correction, *rank;
     bool norm = false;
     Merge merge = Merge::kOff;
     bool span = false;
   };
-  for (const Recipe& recipe :
-       {Recipe{"bi:3", "lra", "4"}, Recipe{"bi:frobenius:2", "lra", "energy:0.5", true},
-        Recipe{"bi:5,unit=half", "lra", "budget:300"}, Recipe{"angular:1", "none", "4"},
-        Recipe{"layers=1,2,4", "lra", "full", false, Merge::kFull}, Recipe{"streamline:1", "lra", "3", true},
-        Recipe{"layers=1.mlp-4,5.attn", "lra", "4", true, Merge::kOff, true}, Recipe{"ppl:2,unit=half", "lra", "4"},
-        Recipe{"ppl-greedy:2,tokens=64", "none", "4"}}) {
+  for (const Case& recipe :
+       {Case{"bi:3", "lra", "4"}, Case{"bi:frobenius:2", "lra", "energy:0.5", true},
+        Case{"bi:5,unit=half", "lra", "budget:300"}, Case{"angular:1", "none", "4"},
+        Case{"layers=1,2,4", "lra", "full", false, Merge::kFull}, Case{"streamline:1", "lra", "3", true},
+        Case{"layers=1.mlp-4,5.attn", "lra", "4", true, Merge::kOff, true}, Case{"ppl:2,unit=half", "lra", "4"},
+        Case{"ppl-greedy:2,tokens=64", "none", "4"}}) {
     const auto shift = [&](const ShiftJob& job) {
-      ShiftOptions options = Options(recipe.prune, recipe.correction, recipe.rank);
+      Recipe options = Options(recipe.prune, recipe.correction, recipe.rank);
       options.weighting.norm = recipe.norm;
       options.merge = recipe.merge;
       options.span = recipe.span;
       const ShiftResult result = Shift(job, options);
       Found found = FoundBy(result);
-      for (const SiteReport& run : result.merged_runs) found.numbers.insert(found.numbers.end(), {run.r2_fit});
+      for (const FitReport& run : result.merged_runs) found.numbers.insert(found.numbers.end(), {run.r2_fit});
       return found;
     };
     const Found expected = In<Found>(1, shift).front();
@@ -155,20 +155,20 @@ TEST_F(MethodOnASplitModel, SumsAndFitsAreWhereTheBlockIs) {
 }
 
 TEST_F(MethodOnASplitModel, RefusesWhatNeedsTheWholeModel) {
-  const std::pair<std::string, std::function<void(ShiftOptions&)>> changes[] = {
-      {"prune", [](ShiftOptions& o) { o.prune = ParsePrune("taylor:1"); }},
-      {"prune", [](ShiftOptions& o) { o.prune = ParsePrune("magnitude-l1:1"); }},
-      {"correction", [](ShiftOptions& o) { o.correction = &FindCorrection("bias"); }},
-      {"mode", [](ShiftOptions& o) { o.mode = Calibration::kDrift; }},
-      {"heal", [](ShiftOptions& o) { o.heal = Heal::kAll; }},
-      {"gate", [](ShiftOptions& o) { o.gate = true; }},
-      {"gram.save", [](ShiftOptions& o) { o.gram.save = "sums"; }},
-      {"", [](ShiftOptions& o) { o.prune = ParsePrune("streamline:2"); }}};
+  const std::pair<std::string, std::function<void(Recipe&)>> changes[] = {
+      {"prune", [](Recipe& o) { o.prune = ParsePrune("taylor:1"); }},
+      {"prune", [](Recipe& o) { o.prune = ParsePrune("magnitude-l1:1"); }},
+      {"correction", [](Recipe& o) { o.correction = "bias"; }},
+      {"mode", [](Recipe& o) { o.mode = Calibration::kDrift; }},
+      {"heal", [](Recipe& o) { o.heal = Heal::kAll; }},
+      {"gate", [](Recipe& o) { o.gate = true; }},
+      {"gram.save", [](Recipe& o) { o.gram.save = "sums"; }},
+      {"", [](Recipe& o) { o.prune = ParsePrune("streamline:2"); }}};
   for (const auto& [field, change] : changes) {
     const std::string expected = field;
-    const std::function<void(ShiftOptions&)> apply = change;
+    const std::function<void(Recipe&)> apply = change;
     InGroups<int>(2, 2, [&](const ShiftJob& job) {
-      ShiftOptions options = Options("layers=2,3", "lra", "4");
+      Recipe options = Options("layers=2,3", "lra", "4");
       apply(options);
       try {
         Shift(job, options);
@@ -232,9 +232,9 @@ TEST_F(MethodInProcesses, OthersGoOnWithACollectionToTheSameBits) {
 
 TEST_F(MethodInProcesses, DealsOutFits) {
   const auto fits = [](const ShiftJob& job) {
-    ShiftOptions options;
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune("reverse*:3");
-    options.fit.rank = RankSpec::Fixed(2);
+    options.rank = RankSpec::Fixed(2);
     Shift(job, options);
     return job.context.processes->work;
   };

@@ -64,12 +64,12 @@ TEST_F(Refit, IsRidgeOfTheMissingStreamOnTheActivationsAroundTheOldWeights) {
   const ShiftResult result = Run(Options("refit", "layers=2,3,5"));
   ASSERT_EQ(result.corrected.stages.size(), 3u);
   ASSERT_EQ(result.sites.size(), 2u);
-  EXPECT_EQ(result.sites[0].site.Name(), "2-3");
+  EXPECT_EQ(result.sites[0].name, "2-3");
   EXPECT_TRUE(result.healed.empty());
   // Until block 4, and so until its own fit, the plan is one with the first fit in place.
   DepthPlan before = result.corrected;
   before.stages[2] = BlockStage{4};
-  const auto expect = [&](const DepthPlan& plan, int64_t layer, int64_t behind, const SiteReport& report) {
+  const auto expect = [&](const DepthPlan& plan, int64_t layer, int64_t behind, const FitReport& report) {
     const Matrix<float> missing = Minus(Stream(model_.plan, behind), Output(plan, layer)),
                         activation = Seen(plan, layer, TapPoint::kActivation);
     const Matrix<double> change = LeastSquares(Widen(activation), Widen(missing), kLambda);
@@ -116,7 +116,7 @@ TEST_F(Refit, OfAParallelBlockAndOfAnMlpWithoutGateIsTheSameRidge) {
     EXPECT_LT(SquaresOf(Minus(Stream(model_.plan, 4), Output(result.corrected, 1))), SquaresOf(missing));
     EXPECT_GT(Run(Options("joint", "layers=2,3")).sites[0].r2_fit, result.sites[0].r2_fit);
     EXPECT_GT(Run(Options("lra", "layers=2,3")).sites[0].r2_fit, 0);
-    ShiftOptions heals = Options("none", "layers=2,3");
+    Recipe heals = Options("none", "layers=2,3");
     heals.heal = Heal::kDown;
     EXPECT_EQ(Run(heals).healed.size(), 2u);  // blocks 4 and 5
   }
@@ -124,7 +124,7 @@ TEST_F(Refit, OfAParallelBlockAndOfAnMlpWithoutGateIsTheSameRidge) {
 
 TEST_F(Refit, HalvesOfParallelBlocksAndTheirOutputProjectionsAreRefused) {
   model_ = MakeModel(3, kParallel);
-  const auto refusal = [&](const ShiftOptions& options) -> std::string {
+  const auto refusal = [&](const Recipe& options) -> std::string {
     try {
       Run(options);
     } catch (const UsageError& error) {
@@ -134,7 +134,7 @@ TEST_F(Refit, HalvesOfParallelBlocksAndTheirOutputProjectionsAreRefused) {
   };
   for (const char* prune : {"layers=2.mlp", "reverse:3,unit=half"})
     EXPECT_NE(refusal(Options("none", prune)).find("parallel blocks"), std::string::npos) << prune;
-  ShiftOptions heals = Options("none", "layers=2");
+  Recipe heals = Options("none", "layers=2");
   heals.heal = Heal::kAll;
   EXPECT_NE(refusal(heals).find("choose down"), std::string::npos) << refusal(heals);
   model_ = MakeModel(3, kUngated);
@@ -176,8 +176,8 @@ TEST_F(Refit, JointIsRidgeOnOutputAndActivationsAndRunsAsTheBlockAndAnAdapter) {
 // costs.
 TEST_F(Refit, JointOfLowRankIsTheBestOfItsRank) {
   constexpr int64_t kRank = 3;
-  ShiftOptions options = Options("joint", "layers=2");
-  options.fit.rank = RankSpec::Fixed(kRank);
+  Recipe options = Options("joint", "layers=2");
+  options.rank = RankSpec::Fixed(kRank);
   const ShiftResult result = Run(options);
   const Lra& lra = *result.corrected.Adapters().front()->lra;
   ASSERT_EQ(lra.rank(), kRank);
@@ -220,15 +220,15 @@ TEST_F(Refit, JointOfLowRankIsTheBestOfItsRank) {
     };
     EXPECT_GT(cost(stepped(p), stepped(q), stepped(b), stepped(bias)), least * (1 - 1e-6));
   }
-  options.fit.rank = RankSpec::Full();
+  options.rank = RankSpec::Full();
   EXPECT_LE(result.sites[0].r2_fit, Run(options).sites[0].r2_fit + 1e-6);
 }
 
 TEST_F(Refit, ALargeLambdaLeavesTheWeights) {
   for (const char* correction : {"refit", "joint"}) {
-    ShiftOptions options = Options(correction, "layers=2,4");
+    Recipe options = Options(correction, "layers=2,4");
     options.heal = Heal::kAll;
-    options.fit.ridge.lambda.value = 1e30;
+    options.lambda.value = 1e30;
     const ShiftResult result = Run(options);
     EXPECT_EQ(result.healed.size(), 3u);  // o of block 3, which is fitted for the run behind it; o and down of block 5
     for (const int64_t layer : {1, 3, 5}) {
@@ -245,7 +245,7 @@ TEST_F(Refit, ALargeLambdaLeavesTheWeights) {
 
 TEST_F(Refit, HealingFitsOutputThenDownTowardsTheOriginalStreamInTheOrderOfDepth) {
   calibration_.heldout.clear();  // random text would decide whether the healed projections stay
-  ShiftOptions options = Options("lra", "layers=1");
+  Recipe options = Options("lra", "layers=1");
   const ShiftResult fitted = Run(options);
   options.heal = Heal::kAll;
   const ShiftResult healed = Run(options);
@@ -291,7 +291,7 @@ TEST_F(Refit, HealingFitsOutputThenDownTowardsTheOriginalStreamInTheOrderOfDepth
 TEST_F(Refit, HealingThatRaisesTheHeldOutLossIsNotApplied) {
   for (const char* correction : {"lra", "refit"}) {
     SCOPED_TRACE(correction);
-    ShiftOptions options = Options(correction, "layers=2");
+    Recipe options = Options(correction, "layers=2");
     calibration_.heldout.clear();
     const ShiftResult bare = Run(options);
     options.heal = Heal::kAll;
@@ -327,21 +327,21 @@ TEST_F(Refit, HealingChangesNothingWhereNothingIsMissing) {
 // A down projection in front of a run that is left bare makes up for it; one that a correction changed stays.
 TEST_F(Refit, HealingAimsAtTheStreamThatTheNextStageReads) {
   calibration_.heldout.clear();  // random text would decide whether the healed projections stay
-  ShiftOptions options = Options("none", "layers=1,3");
+  Recipe options = Options("none", "layers=1,3");
   options.heal = Heal::kDown;
   const ShiftResult bare = Run(options);
   DepthPlan plan = bare.pruned;
   const Matrix<double> change = LeastSquares(Widen(Seen(plan, 2, TapPoint::kActivation)),
                                              Widen(Minus(Stream(model_.plan, 4), Output(plan, 2))), kLambda);
   ExpectChange(Own(bare.corrected, 2)->down, Old(2).down, change, 1e-4);
-  options.correction = &FindCorrection("replaceme");
+  options.correction = "replaceme";
   const ShiftResult folded = Run(options);
   EXPECT_EQ(folded.healed.size(), 2u);  // blocks 4 and 5
 }
 
 TEST_F(Refit, TokenWeightsCountInEveryFit) {
-  ShiftOptions options = Options("refit", "layers=2");
-  options.weighting = ParseTokenWeighting("norm,first:0");
+  Recipe options = Options("refit", "layers=2");
+  options.weighting = ParseTokenWeights("norm,first:0");
   const ShiftResult result = Run(options);
   const Matrix<float> activation = Seen(model_.plan, 1, TapPoint::kActivation), behind = Stream(model_.plan, 3),
                       missing = Minus(behind, Output(model_.plan, 1));
@@ -359,8 +359,8 @@ TEST_F(Refit, TokenWeightsCountInEveryFit) {
 TEST_F(Refit, LambdaIsChosenAroundTheOldWeights) {
   for (const LambdaSpec::Kind kind : {LambdaSpec::Kind::kGcv, LambdaSpec::Kind::kHoldout, LambdaSpec::Kind::kRelative})
     for (const char* correction : {"refit", "joint"}) {
-      ShiftOptions options = Options(correction, "layers=2");
-      options.fit.ridge.lambda = {kind, 1e-3};
+      Recipe options = Options(correction, "layers=2");
+      options.lambda = {kind, 1e-3};
       const ShiftResult result = Run(options);
       EXPECT_GT(result.sites[0].lambda, 0);
       EXPECT_GT(result.sites[0].r2_fit, 0) << correction;
@@ -371,7 +371,7 @@ TEST_F(Refit, LambdaIsChosenAroundTheOldWeights) {
 TEST_F(Refit, JointAtLayerZeroIsAnAdapterAlone) {
   const ShiftResult result = Run(Options("joint", "layers=0,1,4"));
   ASSERT_EQ(result.sites.size(), 2u);
-  EXPECT_EQ(result.sites[0].site.Name(), "0-1");
+  EXPECT_EQ(result.sites[0].name, "0-1");
   const AdapterStage& adapter = result.corrected.stages[0].adapter();
   EXPECT_EQ(adapter.parts, (std::vector<BlockPart>{0, 1}));
   const DepthPlan original = DepthPlan::Original(kLayers);
@@ -386,7 +386,7 @@ TEST_F(Refit, JointAtLayerZeroIsAnAdapterAlone) {
 }
 
 TEST_F(Refit, GateTakesOutWhatWasFittedAgain) {
-  ShiftOptions options = Options("joint", "layers=2");
+  Recipe options = Options("joint", "layers=2");
   options.heal = Heal::kDown;
   options.gate = true;
   const ShiftResult result = Run(options);

@@ -99,9 +99,9 @@ class Rivals : public test::SmallModel {
   }
 
   ShiftResult Run(const char* correction, const std::string& prune) {
-    ShiftOptions options;
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune(prune);
-    options.correction = &FindCorrection(correction);
+    options.correction = correction;
     NoProgress progress;
     return Shift({context_, model_, calibration_, progress}, options);
   }

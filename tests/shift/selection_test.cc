@@ -247,7 +247,7 @@ TEST_F(SelectionFromText, CorrectableIsWhatTheBestAdapterLeaves) {
         std::copy(stream_[l][t].begin(), stream_[l][t].end(), tokens.h.row(t));
         std::copy(updates_[l][t].begin(), updates_[l][t].end(), tokens.delta.row(t));
       }
-      // The weights of the sums are those of TokenWeighting::norm; lambda depends on their scale.
+      // The weights of the sums are those of TokenWeights::norm; lambda depends on their scale.
       const std::vector<double> relative = test::RelativeWeights(tokens);
       std::vector<double> weights = relative;
       for (double& weight : weights) weight *= kWidth;

@@ -26,15 +26,15 @@ class SmallFits : public SmallModel {
   static constexpr int64_t kTokens = 28 * 32;  // fitted tokens
 
   // Full rank, and kLambda as it is.
-  static ShiftOptions Options(const std::string& correction, const std::string& prune) {
-    ShiftOptions options;
+  static Recipe Options(const std::string& correction, const std::string& prune) {
+    Recipe options{.mode = Calibration::kIndependent};
     options.prune = ParsePrune(prune);
-    options.correction = &FindCorrection(correction);
-    options.fit.rank = RankSpec::Full();
-    options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, kLambda};
+    options.correction = correction;
+    options.rank = RankSpec::Full();
+    options.lambda = {LambdaSpec::Kind::kAbsolute, kLambda};
     return options;
   }
-  ShiftResult Run(const ShiftOptions& options) {
+  ShiftResult Run(const Recipe& options) {
     NoProgress progress;
     return Shift({context_, model_, calibration_, progress}, options);
   }

@@ -105,7 +105,7 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
     SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.recipe.prune.text, Format(row.recipe.lambda),
                              Name(row.recipe.factorization), Format(row.recipe.rank), row.recipe.seed));
     const CalibrationSet calibration = MakeCalibration(100 + row.recipe.seed, kSamples);
-    const ShiftResult run = Shift({context_, model_, calibration, progress}, OptionsOf(row.recipe));
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.recipe);
     EXPECT_EQ(row.removed, run.selection.removed);
     EXPECT_EQ(row.tokens, 28 * 32);
     EXPECT_EQ(row.samples, kSamples);
@@ -115,7 +115,7 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
     EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * scale);
     double r2_fit = 0, r2_heldout = 0;
     int64_t parameters = 0;
-    for (const SiteReport& site : run.sites) {
+    for (const FitReport& site : run.sites) {
       r2_fit += site.r2_fit / static_cast<double>(run.sites.size());
       r2_heldout += site.r2_heldout / static_cast<double>(run.sites.size());
     }
@@ -143,10 +143,10 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
   for (const SweepRow& row : rows) {
     SCOPED_TRACE(fmt::format("{} {} {} {}", row.recipe.correction, Name(row.recipe.mode), Format(row.recipe.weighting),
                              Format(row.recipe.rank)));
-    const ShiftResult run = Shift({context_, model_, calibration, progress}, OptionsOf(row.recipe));
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.recipe);
     // Corrections that scale the stream have sites but no R².
     EXPECT_EQ(std::isnan(row.r2_heldout),
-              std::ranges::all_of(run.sites, [](const SiteReport& site) { return std::isnan(site.r2_heldout); }));
+              std::ranges::all_of(run.sites, [](const FitReport& site) { return std::isnan(site.r2_heldout); }));
     if (row.recipe.correction == "auto") continue;  // may fit a part of the text, by its order, which the sweep mixes
     EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * std::abs(row.original.perplexity));
     EXPECT_EQ(row.tokens, run.sites.empty() ? 0 : run.sites[0].tokens);
@@ -162,7 +162,7 @@ TEST_F(SweepTest, HealingIsAnAxis) {
   const CalibrationSet calibration = MakeCalibration(100, kSamples);
   NoProgress progress;
   for (const SweepRow& row : rows) {
-    const ShiftResult run = Shift({context_, model_, calibration, progress}, OptionsOf(row.recipe));
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.recipe);
     EXPECT_EQ(run.healed.empty(), row.recipe.heal == Heal::kOff);
     EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * std::abs(row.original.perplexity));
   }
@@ -195,9 +195,9 @@ TEST_F(SweepTest, SmallerSizesAreNotTheBeginningOfTheText) {
   EXPECT_EQ(rows[2].tokens, 28 * 32);
   CalibrationSet beginning = MakeCalibration(100, kSamples);
   beginning.fit.resize(7);
-  ShiftOptions options;
+  Recipe options{.mode = Calibration::kIndependent};
   options.prune = axes.prunes[0];
-  options.fit.rank = axes.ranks[0];
+  options.rank = axes.ranks[0];
   NoProgress progress;
   const ShiftResult run = Shift({context_, model_, beginning, progress}, options);
   EXPECT_GT(std::abs(run.sites[0].r2_fit - rows[0].r2_fit), 1e-6);

@@ -45,7 +45,7 @@ class TrainedCorrections : public test::Stories260K {
     return (*loss_)(CorrectedPlan(Layers(), sites, fitted.adapters));
   }
 
-  CalibrationSums Sums(const std::vector<Site>& sites, const TokenWeighting& weighting) {
+  CalibrationSums Sums(const std::vector<Site>& sites, const TokenWeights& weighting) {
     CalibrationSums sums;
     for (const Site& site : sites) {
       sums.sites.emplace_back(site, model_.weights->config.hidden, SiteInput::kStream, weighting);
@@ -127,7 +127,7 @@ TEST_F(TrainedCorrections, SeveralBlocks) {
     const std::vector<Site> sites = SitesOf(WholeBlocks(line.removed));
     EXPECT_NEAR((*loss_)(DepthPlan::Pruned(Layers(), line.removed)), line.pruned, 6e-4);
     for (const bool norm : {false, true}) {
-      const TokenWeighting weighting{{.norm = norm}};
+      const TokenWeights weighting{.norm = norm};
       const CalibrationSums sums = Sums(sites, weighting);
       const double independent =
           Corrected(sites, FitSites(context_, sums.Sites(WholeBlocks(line.removed)), options, quiet_));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The filters, each as jinja2/filters.py has it; `tojson` as transformers overrides it.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
+#include "runtime/parse.h"
 #include "runtime/printable.h"
 #include "tokenizers/jinja/builtins.h"
 #include "tokenizers/jinja/python_text.h"
@@ -99,8 +99,7 @@ Value AttributeByPath(Run& run, Value value, const Value& path, const std::optio
   run.ChargeText(parts.size());
   Split(parts, ".", -1, [&](std::string_view part) {
     int64_t index = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-    const bool number = error == std::errc() && end == part.data() + part.size() && part[0] != '-';
+    const bool number = ParseNumber(part, &index) && part[0] != '-';
     value = run.Item(value, number ? Value(index) : run.MakeText(std::string(part)));
     if (otherwise && !Is<std::nullptr_t>(*otherwise) && Is<Undefined>(value)) value = *otherwise;
   });
@@ -266,11 +265,8 @@ Value ToInt(Run& run, const Value& subject, Arguments arguments) {
     if (digits.find('_') != digits.npos) run.Fail("int: a number with '_' is not supported");
     if (digits.starts_with('+')) digits.remove_prefix(1);
     int64_t integer = 0;
-    const char* const end = digits.data() + digits.size();
-    if (const auto [at, error] = std::from_chars(digits.data(), end, integer); error == std::errc() && at == end)
-      return integer;
-    if (const auto [at, error] = std::from_chars(digits.data(), end, number); error != std::errc() || at != end)
-      return otherwise;
+    if (ParseNumber(digits, &integer)) return integer;
+    if (!ParseNumber(digits, &number)) return otherwise;
   } else if (const auto* value = std::get_if<double>(&subject)) {
     number = *value;
   } else if (Is<int64_t>(subject) || Is<bool>(subject)) {
