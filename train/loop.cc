@@ -189,7 +189,7 @@ class Loop {
     const auto validate = [&](int64_t pass) {
       CheckInterrupted();
       CountBatch(job_.context, validation_[pass].batch.size());
-      return objective_.Validate(validation_[pass]);
+      return objective_.Validate(validation_[pass], pass);
     };
     {
       const Stopwatch watch(seconds);

@@ -39,8 +39,9 @@ class Objective {
   // Adds the gradient of `scale` times the batch's loss, which is returned unscaled. `pass` counts the passes of a
   // training, for random numbers.
   virtual LossSum Step(const TrainingBatch& batch, uint64_t pass, double scale) = 0;
-  // The loss that validation compares, without dropout.
-  virtual LossSum Validate(const TrainingBatch& batch) = 0;
+  // The loss that validation compares, without dropout. `pass` is the number of this batch among those of a validation,
+  // which has the same ones every time.
+  virtual LossSum Validate(const TrainingBatch& batch, int64_t pass) = 0;
   // The weight of a batch's loss in the mean of Step()'s losses: its targets, or its tokens.
   virtual int64_t Weight(const TrainingBatch& batch) const { return batch.targets; }
   // Returns true if a training has failed whose mean loss over ten steps is `last`, and whose first step had the loss

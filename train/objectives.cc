@@ -18,6 +18,8 @@ struct NamedMix {
 };
 constexpr NamedMix kMixes[] = {{"ce", {1, 0}}, {"kl", {0, 1}}, {"both", {0.5f, 0.5f}}};
 
+constexpr int64_t kMostKept = int64_t{256} << 20;  // bytes of the teacher's streams over the text of the validation
+
 // Runs of consecutive layers, as first and last.
 std::vector<ReplacedRun> RunsOf(const std::vector<int64_t>& layers) {
   std::vector<ReplacedRun> runs;
@@ -106,8 +108,8 @@ LanguageObjective::LanguageObjective(const Context& context, const std::shared_p
   if (shared_ > 0)
     taps.push_back(
         {teacher.stages[shared_ - 1].block().layer, TapPoint::kOutput, [this](const Rows& rows, const Batch&) {
-           shared_stream_.Set(rows);
-           shared_rows_ = shared_stream_.rows();
+           taught_->shared.Set(rows);
+           taught_->shared_rows = taught_->shared.rows();
          }});
   teacher_ = std::make_unique<Decoder>(context, weights, teacher, std::move(taps));
 }
@@ -117,19 +119,36 @@ LossSum LanguageObjective::Step(const TrainingBatch& batch, uint64_t pass, doubl
     parameters_.lora.step = pass;
     engine_.Set(parameters_);
   }
-  const LossKind loss = Taught(batch.batch, mix_);
-  return engine_.Step(batch.batch, batch.weights, scale, loss, From());
+  Teach(batch.batch, passing_);
+  return engine_.Step(batch.batch, batch.weights, scale, KindOf(mix_, passing_), From(passing_));
 }
 
-LossSum LanguageObjective::Validate(const TrainingBatch& batch) {
-  const LossMix measured = teacher_ == nullptr ? LossMix{1, 0} : LossMix{0, 1};
-  const LossKind loss = Taught(batch.batch, measured);
-  return engine_.Loss(batch.batch, batch.weights, loss, From());
+LossSum LanguageObjective::Validate(const TrainingBatch& batch, int64_t pass) {
+  const auto measure = [&](const Streams& streams) {
+    const LossMix measured = teacher_ == nullptr ? LossMix{1, 0} : LossMix{0, 1};
+    return engine_.Loss(batch.batch, batch.weights, KindOf(measured, streams), From(streams));
+  };
+  if (const auto known = validation_.find(pass); known != validation_.end()) return measure(known->second);
+  Teach(batch.batch, passing_);
+  if (teacher_ == nullptr) return measure(passing_);
+  const Rows& last = passing_.last;
+  const int64_t bytes = (shared_ > 0 ? 2 : 1) * last.count() * last.hidden() * int64_t{sizeof(float)};
+  if (kept_bytes_ + bytes > kMostKept) return measure(passing_);
+  kept_bytes_ += bytes;
+  Streams& streams = validation_[pass] = std::exchange(passing_, {});
+  streams.kept.Set(streams.last);
+  streams.last = streams.kept.rows();
+  return measure(streams);
 }
 
-LossKind LanguageObjective::Taught(const Batch& batch, const LossMix& mix) {
-  if (teacher_ != nullptr) taught_ = teacher_->Forward(batch);
-  return {mix.cross_entropy, mix.divergence, teacher_ != nullptr ? &taught_ : nullptr};
+void LanguageObjective::Teach(const Batch& batch, Streams& streams) {
+  if (teacher_ == nullptr) return;
+  taught_ = &streams;
+  streams.last = teacher_->Forward(batch);
+}
+
+LossKind LanguageObjective::KindOf(const LossMix& mix, const Streams& streams) const {
+  return {mix.cross_entropy, mix.divergence, teacher_ != nullptr ? &streams.last : nullptr};
 }
 
 ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement) {
@@ -222,6 +241,6 @@ LossSum ReplacementObjective::Step(const TrainingBatch& batch, uint64_t, double 
   return Pass(batch.batch, scale);
 }
 
-LossSum ReplacementObjective::Validate(const TrainingBatch& batch) { return Pass(batch.batch, 0); }
+LossSum ReplacementObjective::Validate(const TrainingBatch& batch, int64_t) { return Pass(batch.batch, 0); }
 
 }  // namespace shiftrt

@@ -3,6 +3,7 @@
 // the stream behind a run of removed blocks.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ struct LossMix {
 LossMix ParseLoss(const std::string& name);
 
 // The loss of an engine's plan on text. Validation measures the divergence where the mix has one, else the cross
-// entropy.
+// entropy. The teacher runs once over each batch of the validation: its streams are kept, as long as they take no more
+// than 256 MiB together.
 class LanguageObjective : public Objective {
  public:
   // `parameters`: where the engine finds values and adds gradients; both outlive the object. A mix with a divergence
@@ -34,21 +36,32 @@ class LanguageObjective : public Objective {
   size_t shared_blocks() const { return shared_; }
 
   LossSum Step(const TrainingBatch& batch, uint64_t pass, double scale) override;
-  LossSum Validate(const TrainingBatch& batch) override;
+  LossSum Validate(const TrainingBatch& batch, int64_t pass) override;
 
  private:
-  // Runs the teacher, if there is one: its stream becomes a part of the loss.
-  LossKind Taught(const Batch& batch, const LossMix& mix);
-  PassStart From() const { return shared_ > 0 ? PassStart{shared_, &shared_rows_} : PassStart(); }
+  // The teacher's streams over a batch.
+  struct Streams {
+    KeptRows shared;  // behind the blocks that both models share, if there are some
+    Rows shared_rows, last;
+    KeptRows kept;  // the memory of `last`, where that outlives the teacher's next pass
+  };
+
+  // Runs the teacher, if there is one.
+  void Teach(const Batch& batch, Streams& streams);
+  LossKind KindOf(const LossMix& mix, const Streams& streams) const;
+  PassStart From(const Streams& streams) const {
+    return shared_ > 0 ? PassStart{shared_, &streams.shared_rows} : PassStart();
+  }
 
   GradientEngine& engine_;
   TrainedParameters parameters_;
   LossMix mix_;
   size_t shared_ = 0;
-  KeptRows shared_stream_;            // behind the shared blocks
-  Rows shared_rows_;                  // of it
-  std::unique_ptr<Decoder> teacher_;  // its tap fills that
-  Rows taught_;                       // the teacher's stream
+  std::unique_ptr<Decoder> teacher_;  // its tap fills Streams::shared of the pass that runs
+  Streams passing_;                   // of the last pass that is not kept
+  Streams* taught_ = nullptr;         // of the pass that runs
+  std::map<int64_t, Streams> validation_;
+  int64_t kept_bytes_ = 0;  // of these
 };
 
 // The blocks that stand for runs of removed layers.
@@ -85,7 +98,7 @@ class ReplacementObjective : public Objective {
                        std::vector<ReplacedRun> runs);
 
   LossSum Step(const TrainingBatch& batch, uint64_t pass, double scale) override;
-  LossSum Validate(const TrainingBatch& batch) override;
+  LossSum Validate(const TrainingBatch& batch, int64_t pass) override;
   int64_t Weight(const TrainingBatch& batch) const override { return batch.batch.size() * std::ssize(runs_); }
   bool Diverged(double first, double last) const override { return last > 4 * first; }
 

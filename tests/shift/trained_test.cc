@@ -81,7 +81,7 @@ TEST_F(TrainedCorrections, OneBlock) {
     const std::vector<Site> sites = {{layer, 1}};
     EXPECT_NEAR((*loss_)(DepthPlan::Pruned(Layers(), sites[0].Layers())), lines[layer].pruned, kRounding);
     for (const bool norm : {false, true}) {
-      const CalibrationSums sums = Sums(sites, {{.norm = norm}});
+      const CalibrationSums sums = Sums(sites, {.norm = norm});
       FitOptions options;
       options.ridge.lambda = ParseLambda("1e-4rel");
       const auto fitted = [&] { return Corrected(sites, FitSites(context_, {&sums.sites[0]}, options, quiet_)); };

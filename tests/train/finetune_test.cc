@@ -196,6 +196,8 @@ TEST_F(FinetuneTest, TheOriginalModelTeaches) {
   EXPECT_EQ(Fresh().history.validations.front().loss, pruned.history.validations.front().loss);
   options_.loss = ParseLoss("kl");
   EXPECT_NEAR(pruned.history.validations.front().loss, Divergence(model_.plan), 1e-5);
+  // The teacher's streams are those of the first validation.
+  EXPECT_NEAR(pruned.history.validations.back().loss, Divergence(Merged(pruned)), 1e-5);
   // A model has nothing to learn from itself.
   model_.plan = DepthPlan::Original(kLayers);
   const TrainingResult itself = Fresh();

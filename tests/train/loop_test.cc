@@ -13,13 +13,13 @@ class Distance : public Objective {
  public:
   explicit Distance(TrainingArrays& arrays) : arrays_(arrays) {}
   LossSum Step(const TrainingBatch& batch, uint64_t, double scale) override {
-    LossSum sum = Validate(batch);
+    LossSum sum = Validate(batch, 0);
     for (int64_t i = 0; i < arrays_.count; ++i)
       arrays_.gradients.all().host()(0, i) += static_cast<float>(factor * scale * static_cast<double>(batch.targets)) *
                                               (arrays_.values.all().host()(0, i) - Goal(batch));
     return sum;
   }
-  LossSum Validate(const TrainingBatch& batch) override {
+  LossSum Validate(const TrainingBatch& batch, int64_t) override {
     double squares = 0;
     for (int64_t i = 0; i < arrays_.count; ++i)
       squares += 0.5 * std::pow(arrays_.values.all().host()(0, i) - Goal(batch), 2);
