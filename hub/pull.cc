@@ -48,7 +48,7 @@ std::string Bytes(int64_t bytes) {
   double value = static_cast<double>(bytes);
   const char* unit = "B";
   for (const char* larger : {"kB", "MB", "GB", "TB"}) {
-    if (value < 1000) break;
+    if (value < 999.5) break;  // "{:.3g}" writes 999.5 and more as 1e+03
     value /= 1000, unit = larger;
   }
   return fmt::format("{:.3g} {}", value, unit);
