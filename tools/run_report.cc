@@ -111,7 +111,7 @@ Section Scales(const std::vector<FitReport>& sites) {
 Section Sites(const std::vector<FitReport>& sites) {
   if (!std::isnan(sites.front().scale)) return Scales(sites);
   const PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"},
-                        SiteRows(sites)};
+                        SiteTableRows(sites)};
   Section section{"The corrections",
                   "What stands in for the removed blocks. R² far lower on held-out tokens than on fitted ones "
                   "would mean too little calibration text; energy that needs many directions, too low a rank.",

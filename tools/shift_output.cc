@@ -49,7 +49,7 @@ void PrintSites(const std::vector<FitReport>& sites) {
   fmt::print(
       "{}",
       Table(PageTable{{"in place of layers", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"},
-                      SiteRows(sites)})
+                      SiteTableRows(sites)})
           .Text());
   for (const FitReport& site : sites)
     if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.name, site.warning);
@@ -112,7 +112,7 @@ std::vector<std::vector<std::string>> ScaleRows(const std::vector<FitReport>& si
   return rows;
 }
 
-std::vector<std::vector<std::string>> SiteRows(const std::vector<FitReport>& sites) {
+std::vector<std::vector<std::string>> SiteTableRows(const std::vector<FitReport>& sites) {
   std::vector<std::vector<std::string>> rows;
   for (const FitReport& site : sites)
     rows.push_back({site.name, fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),

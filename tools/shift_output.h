@@ -14,7 +14,7 @@ namespace shiftrt {
 // Rows of tables, one per fit: the name of the layers with their mean scale; the name, lambda, condition, rank,
 // effective rank and R2 of both texts; and the name, projection, lambda, condition and R2 of both texts.
 std::vector<std::vector<std::string>> ScaleRows(const std::vector<FitReport>& sites);
-std::vector<std::vector<std::string>> SiteRows(const std::vector<FitReport>& sites);
+std::vector<std::vector<std::string>> SiteTableRows(const std::vector<FitReport>& sites);
 std::vector<std::vector<std::string>> HealedRows(const std::vector<FitReport>& healed);
 // The recipes that were tried, and which of them was chosen.
 PageTable TrialsTable(const RepairReport& report);
