@@ -108,12 +108,14 @@ void PrintGate(const std::vector<GateVerdict>& verdicts) {
 
 std::vector<std::vector<std::string>> ScaleRows(const std::vector<FitReport>& sites) {
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(sites.size());
   for (const FitReport& site : sites) rows.push_back({site.name, fmt::format("{:.4f}", site.scale)});
   return rows;
 }
 
 std::vector<std::vector<std::string>> SiteTableRows(const std::vector<FitReport>& sites) {
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(sites.size());
   for (const FitReport& site : sites)
     rows.push_back({site.name, fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
                     std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
@@ -123,6 +125,7 @@ std::vector<std::vector<std::string>> SiteTableRows(const std::vector<FitReport>
 
 std::vector<std::vector<std::string>> HealedRows(const std::vector<FitReport>& healed) {
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(healed.size());
   for (const FitReport& fit : healed)
     rows.push_back({fit.name, fit.part, fmt::format("{:.3g}", fit.lambda), fmt::format("{:.1e}", fit.condition),
                     fmt::format("{:.3f}", fit.r2_fit), R2(fit.r2_heldout)});
