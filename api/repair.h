@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the repair, the kept fit and the sweep of the public face have in common.
+// Functions that the repair, the kept fit and the sweep of the public face share.
 #pragma once
 
 #include <string_view>
