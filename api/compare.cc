@@ -173,6 +173,7 @@ std::vector<MeasuredVariant> Compare(std::span<const ModelVariant> variants, con
   if (variants.empty()) FailUsage(Field("variants"), "there is none");
   const Model& model = variants.front().model.impl().model;
   const Context context = MakeContext(resources);
+  const auto turn = context.TakeTurn();
   ProgressOf reports(progress);
   const Comparing with = {context, heldout, settings, reports};
   const std::vector<double> perplexities = Perplexities(with, variants);
@@ -208,8 +209,10 @@ DriftReport MeasureDrift(std::span<const LanguageModel> models, const HeldOutTex
   std::vector<DepthPlan> plans;
   for (const LanguageModel& model : models) plans.push_back(model.impl().model.plan);
   ProgressOf reports(progress);
-  return MeasureDrift(MakeContext(resources), weights, plans, DriftBatches(text.tokens, weights->config.max_positions),
-                      reports, {.seed = seed});
+  const Context context = MakeContext(resources);
+  const auto turn = context.TakeTurn();
+  return MeasureDrift(context, weights, plans, DriftBatches(text.tokens, weights->config.max_positions), reports,
+                      {.seed = seed});
 }
 
 }  // namespace shiftrt

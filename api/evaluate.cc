@@ -25,7 +25,9 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
   const HeldOutText read =
       ReadHeldOutText(model, text, settings.tokens > 0 ? std::max(settings.tokens, window) : settings.tokens);
   TextPerplexity measured{.tokens = std::ssize(read.tokens), .all = read.all, .text = read.source};
-  Decoder decoder(MakeContext(resources), inner.weights, inner.plan);
+  const Context context = MakeContext(resources);
+  const auto turn = context.TakeTurn();
+  Decoder decoder(context, inner.weights, inner.plan);
   ProgressOf reports(progress);
   {
     const Stopwatch watch(measured.seconds);
@@ -73,6 +75,7 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
       others(all.begin() + (apart ? 1 : 0), all.end());
 
   const Context context = MakeContext(resources);
+  const auto turn = context.TakeTurn();
   Processes& processes = *context.processes;
   ProgressOf progress(reports.progress);
   const EvalOptions options{.bos = data.bos};
@@ -169,7 +172,9 @@ std::vector<SequenceScore> ScoreSequences(const LanguageModel& model, std::span<
                 sequence.scored, length, longest);
     requests.push_back({sequence.tokens, sequence.scored});
   }
-  Decoder decoder(MakeContext(resources), inner.weights, inner.plan);
+  const Context context = MakeContext(resources);
+  const auto turn = context.TakeTurn();
+  Decoder decoder(context, inner.weights, inner.plan);
   ProgressOf reports(progress);
   std::vector<SequenceScore> scores(sequences.size());
   reports.Begin("scores", std::ssize(sequences));

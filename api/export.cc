@@ -27,6 +27,7 @@ std::vector<std::string> Export(const LanguageModel& model, const std::filesyste
   const ExportOptions options = {settings.shard_bytes, settings.q8_0, settings.base_name};
   const Provenance made = inner.provenance.value_or(Provenance());
   const Context context = MakeContext(resources);
+  const auto turn = context.TakeTurn();
   ProgressOf reports(progress);
   std::vector<std::string> notes = Export(format, {context, inner, inner.plan, made, options, reports}, output);
   // In bfloat16, a loss of 0.6 was seen to cost less than 0.3% of perplexity.

@@ -196,6 +196,7 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
                         const FinetuneObserver& observer) {
   const Model& original = model.impl().model;
   const Context context = TrainingContext(MakeContext(resources));
+  const auto turn = context.TakeTurn();
   const TrainingTexts texts = LoadTexts(settings, original);
   context.processes->CheckSame("training text (hash)", texts.hash);
   const FinetuneOptions options = OptionsOf(settings, texts, original.weights->config.hidden);

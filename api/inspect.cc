@@ -80,6 +80,7 @@ std::vector<Selection> ScoreLayers(const LanguageModel& opened, std::span<const 
                                    Progress* progress) {
   const Model& model = opened.impl().model;
   const Context context = MakeContext(resources);
+  const auto turn = context.TakeTurn();
   CalibrationSet calibration;
   if (ReadsText(specs)) {
     if (text.source.empty()) FailUsage(Field("text"), "a criterion reads calibration text; give some");

@@ -187,6 +187,7 @@ RepairResult RepairJob::Impl::Result(const ShiftResult& result) const {
 
 RepairResult RepairJob::Run(Progress* progress, const KeepSettings& keep, bool* kept) const {
   ProgressOf reports(progress);
+  const auto turn = impl_->context.TakeTurn();
   KeptFit fit{keep.directory, keep.tell};
   const ShiftResult result = fit.Get(impl_->Job(reports), impl_->recipe);
   if (kept != nullptr) *kept = fit.kept;
@@ -199,6 +200,7 @@ std::vector<Selection> RepairJob::Select(std::span<const PruneSpec> specs, Progr
     return impl_->text.fit.empty() && FindCriterion(spec.criterion).needs_calibration();
   });
   ProgressOf reports(progress);
+  const auto turn = impl_->context.TakeTurn();
   const CriterionInput input = {impl_->context, impl_->model.impl().model.weights, &impl_->text.fit,
                                 impl_->recipe.seed};
   return SelectLayers(wanted, input, reports);

@@ -36,6 +36,7 @@ void UseGpus(const std::vector<int>& gpus, Context& context) {
   if (gpus.size() > 1 && !gpu::WhyNoCommunicator().empty()) FailUsage(Field("gpus"), "{}", gpu::WhyNoCommunicator());
   context.device = Device::kCuda;
   context.gpus = gpus;
+  context.gpu_turn = std::make_shared<std::recursive_mutex>();
   context.solver = gpu::MakeSolver(gpus.front());
 }
 

@@ -31,7 +31,11 @@ struct ModelRunner::Impl {
   Impl(const LanguageModel& model, const Resources& resources)
       : model(model),
         context(MakeContext(resources)),
-        decoder(context, model.impl().model.weights, model.impl().model.plan) {}
+        decoder(MakeDecoder()) {}
+  Decoder MakeDecoder() const {
+    const auto turn = context.TakeTurn();
+    return {context, model.impl().model.weights, model.impl().model.plan};
+  }
   // Runs a sequence, and reports the rows at this point of these layers.
   void Listen(std::span<const int32_t> tokens, const std::vector<int64_t>& layers, TapPoint point,
               const std::function<void(int64_t, std::span<const float>)>& hear) const;
@@ -115,6 +119,7 @@ Generation ModelRunner::Generate(std::string_view prompt, const GenerationSettin
 
 Generation ModelRunner::Generate(std::span<const int32_t> prompt, const GenerationSettings& settings,
                                  const std::function<bool(int32_t)>& on_token) {
+  const auto turn = impl_->context.TakeTurn();
   const Model& model = impl_->model.impl().model;
   const Tokenizer& tokenizer = model.RequireTokenizer();
   const std::vector<int32_t> ids(prompt.begin(), prompt.end());
@@ -134,6 +139,7 @@ GenerationTotals ModelRunner::GenerateMany(std::span<const std::vector<int32_t>>
                                            const GenerationSettings& settings, int64_t batch,
                                            const std::function<void(size_t, const Generation&)>& on_reply,
                                            const std::function<bool(size_t, int32_t)>& on_token) {
+  const auto turn = impl_->context.TakeTurn();
   if (settings.on_text) FailUsage(Field("on_text"), "many replies have no one text: leave it out");
   if (batch < 1) FailUsage(Field("batch"), "{} prompts together, expected at least 1", batch);
   const Model& model = impl_->model.impl().model;
@@ -197,6 +203,7 @@ Conversation::~Conversation() = default;
 Generation Conversation::Reply(std::string_view message, const GenerationSettings& settings,
                                const std::function<bool(int32_t)>& on_token) {
   Impl& impl = *impl_;
+  const auto turn = impl.decoder.context().TakeTurn();
   const Tokenizer& tokenizer = impl.model.RequireTokenizer();
   impl.messages.push_back({"user", std::string(message)});
   const std::vector<int32_t> tokens = tokenizer.Encode(impl.chat->Render(impl.messages));
@@ -220,6 +227,7 @@ Generation Conversation::Reply(std::string_view message, const GenerationSetting
 }
 
 std::vector<std::vector<float>> ModelRunner::LogProbabilities(std::span<const std::vector<int32_t>> sequences) {
+  const auto turn = impl_->context.TakeTurn();
   Batch batch;
   std::vector<int64_t> rows;
   std::vector<int32_t> targets;
@@ -252,6 +260,7 @@ SequenceCache ModelRunner::NewSequence(int64_t capacity) const {
 }
 
 std::vector<float> ModelRunner::NextLogits(std::span<const int32_t> tokens, SequenceCache& sequence) {
+  const auto turn = impl_->context.TakeTurn();
   Check(!tokens.empty(), "no tokens to append to a sequence");
   const Rows stream = impl_->decoder.Forward(tokens, sequence.impl_->cache);
   const Matrix<float> logits = impl_->decoder.Logits(stream.Slice(stream.count() - 1, 1));
@@ -269,6 +278,7 @@ Batch OneSequence(std::span<const int32_t> tokens) {
 }  // namespace
 
 void ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logits) {
+  const auto turn = impl_->context.TakeTurn();
   Check(!tokens.empty(), "a sequence without tokens has no logits");
   const int64_t vocabulary = impl_->decoder.config().vocab;
   if (std::ssize(logits) != std::ssize(tokens) * vocabulary)
@@ -286,6 +296,7 @@ void ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logit
 void ModelRunner::Impl::Listen(std::span<const int32_t> tokens, const std::vector<int64_t>& layers, TapPoint point,
                                const std::function<void(int64_t, std::span<const float>)>& hear) const {
   Check(!tokens.empty(), "a sequence without tokens has no hidden states");
+  const auto turn = context.TakeTurn();
   std::vector<Tap> taps;
   taps.reserve(layers.size());
   for (const int64_t layer : layers)

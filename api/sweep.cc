@@ -76,6 +76,7 @@ SweepResult Sweep(const LanguageModel& model, const SweepAxes& axes, const Sweep
   const std::vector<const Dataset*> suites = AveragedSuites(settings.suites, model.Parameters());
   const CalibrationSpec calibration = TextOf(settings.calibration, original, "calibration");
   const Context context = MakeContext(resources);
+  const auto turn = context.TakeTurn();
   Processes& processes = *context.processes;
   ProgressOf progress(settings.progress);
   const SweepJob job = {context, original, progress};

@@ -106,4 +106,8 @@ Context Context::Alone() const {
   return context;
 }
 
+std::unique_lock<std::recursive_mutex> Context::TakeTurn() const {
+  return gpu_turn != nullptr ? std::unique_lock(*gpu_turn) : std::unique_lock<std::recursive_mutex>();
+}
+
 }  // namespace shiftrt

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <vector>
 
@@ -53,6 +54,8 @@ struct Context {
   std::shared_ptr<DeviceCopies> device_copies = MakeDeviceCopies();
   // The processes that share this work (runtime/processes.h), usually this one alone. Never null.
   std::shared_ptr<Processes> processes = OneProcess();
+  // Held by the thread that uses a GPU through this context or a copy of it. Null on a CPU.
+  std::shared_ptr<std::recursive_mutex> gpu_turn = nullptr;
 
   // A context with Cores() threads and the best instruction set; the environment variable SHIFTRT_ISA selects a lower
   // one.
@@ -61,6 +64,10 @@ struct Context {
   Context WithGpu(int64_t which) const;
   // A copy for work that this process does without the others.
   Context Alone() const;
+  // Waits until no other thread uses a GPU through this context or a copy of it, and keeps others waiting while the
+  // result lives. Its decoders, operations and solver share a stream, and a stream that is being recorded as a launch
+  // graph records what any thread submits. On a CPU, the call does not wait.
+  [[nodiscard]] std::unique_lock<std::recursive_mutex> TakeTurn() const;
 };
 
 }  // namespace shiftrt

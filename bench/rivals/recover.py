@@ -6,7 +6,7 @@
       --budget 40000 --settings float32,compile --json result.json
 
 Both begin with the model without --layers, unrepaired, because the adapters of shiftrt are no part of a model of PyTorch. Both
-train the kept blocks, the final norm and a head of its own for --budget tokens, as `shiftrt finetune --preset recover` does: half
+train the kept blocks and a head of its own for --budget tokens, as `shiftrt finetune --preset recover` does: half
 cross entropy and half divergence from the original model, AdamW at 1e-4 with a cosine, 4 sequences of at most 256 tokens per step.
 The sequences are the first 250 tokens of the documents of --text; the last --heldout of them are held out, and the divergence on them
 is measured before the first step and after every tenth of the tokens. The two programs draw the order of the sequences by
@@ -64,6 +64,7 @@ def train(args):
     model.config.use_cache = False
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     model.model.embed_tokens.requires_grad_(False)
+    model.model.norm.requires_grad_(False)
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW([{"params": [p for p in trained if p.dim() > 1], "weight_decay": DECAY},

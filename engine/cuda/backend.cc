@@ -119,9 +119,9 @@ Rows CudaBackend::Run(const LayerCall& call, const std::function<void(Layers&)>&
 }
 
 Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&)>& loop) {
-  if (!call.on_chosen) {
+  if (!call.on_chosen && call.draw != nullptr) {
     choices_.Forget();
-    if (call.draw != nullptr) s_.Ask(*call.draw);
+    s_.Ask(*call.draw);
   }
   s_.Start(call);
   Rows stream = LaunchBegun(call, loop);
@@ -166,6 +166,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
   const int64_t vocab = s_.config().vocab;
   for (int32_t target : scored.targets)
     Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
+  s_.graph().Reset();  // arrays of its launches may move
   const DeviceBuffer<int32_t> wanted(s_.stream(), scored.targets, kActivations), best(s_.stream(), count, kActivations);
   const DeviceBuffer<float> log_probs(s_.stream(), count, kActivations);
   const DeviceBuffer<gpu::TokenScore> scores(s_.stream(), std::min(count, kGpuScoredRows), kActivations);

@@ -59,7 +59,8 @@ struct Resources {
 };
 
 /// Checks resources and prepares them, so that calls that are given the result share it: copies of weights in the
-/// memory of GPUs, and the division of a host's memory between processes.
+/// memory of GPUs, and the division of a host's memory between processes. If there are GPUs, calls of several threads
+/// that are given the result take turns: each waits until the one before it has ended.
 /// \param resources what computations may use of the machine
 /// \return the same, prepared
 /// \throws UsageError for resources that this machine lacks

@@ -72,7 +72,8 @@ class SequenceCache {
 };
 
 /// Runs one model. It owns the memory for intermediate results, so one thread may use it at a time. Runners of several
-/// threads, of the same model or of others, work at the same time.
+/// threads, of the same model or of others, work at the same time; on a GPU, those that were given the same prepared
+/// resources take turns (Prepare()). A callback may call other functions of its runner, but not start another reply.
 class ModelRunner {
  public:
   /// \param model the model to run; the runner keeps its weights in memory
