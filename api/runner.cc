@@ -29,9 +29,7 @@ void SequenceCache::Truncate(int64_t size) {
 
 struct ModelRunner::Impl {
   Impl(const LanguageModel& model, const Resources& resources)
-      : model(model),
-        context(MakeContext(resources)),
-        decoder(MakeDecoder()) {}
+      : model(model), context(MakeContext(resources)), decoder(MakeDecoder()) {}
   Decoder MakeDecoder() const {
     const auto turn = context.TakeTurn();
     return {context, model.impl().model.weights, model.impl().model.plan};

@@ -17,7 +17,7 @@ using Logits = std::vector<float>;
 
 Logits LogitsOf(const LanguageModel& model, const Resources& resources, const std::vector<int32_t>& tokens) {
   ModelRunner runner(model, resources);
-  Logits logits(tokens.size() * model.Shape().vocab);
+  Logits logits(tokens.size() * model.Shape().vocabulary);
   runner.Logits(tokens, logits);
   return logits;
 }
@@ -25,7 +25,7 @@ Logits LogitsOf(const LanguageModel& model, const Resources& resources, const st
 TEST(GpuTurns, AThreadWaitsForTheCallOfAnother) {
   const emu::Devices one(1);
   const TemporaryDirectory directory;
-  WriteRandomCheckpoint(GoldenModel("llama") / "config.json", DType::kFloat32, 1, directory.path());
+  WriteRandomCheckpoint(GoldenModel("llama_wide_heads") / "config.json", DType::kFloat32, 1, directory.path());
   const LanguageModel model = LanguageModel::Open(directory.path());
   const Resources shared = Prepare({.gpus = {0}});
   const std::vector<int32_t> tokens = {3, 1, 4, 1, 5};
@@ -52,7 +52,7 @@ TEST(GpuTurns, AThreadWaitsForTheCallOfAnother) {
 TEST(GpuTurns, ACallbackMayCallItsRunner) {
   const emu::Devices one(1);
   const TemporaryDirectory directory;
-  WriteRandomCheckpoint(GoldenModel("llama") / "config.json", DType::kFloat32, 1, directory.path());
+  WriteRandomCheckpoint(GoldenModel("llama_wide_heads") / "config.json", DType::kFloat32, 1, directory.path());
   const LanguageModel model = LanguageModel::Open(directory.path());
   const Resources shared = Prepare({.gpus = {0}});
   ModelRunner runner(model, shared);
