@@ -30,6 +30,7 @@ struct Libraries {
   }
   // The libraries do not report how much memory they asked for.
   [[noreturn]] void FailFull(const char* what) const {
+    cudaGetLastError();  // clears the error: it is reported here and must not be reported again
     const DeviceInfo info = QueryDevice(device);
     throw OutOfMemory(what, 0, info.free_bytes, info.memory_bytes);
   }
