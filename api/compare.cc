@@ -43,13 +43,8 @@ std::vector<Batch> DriftBatches(std::span<const int32_t> tokens, int64_t positio
 }
 
 // The ids of a prompt: with BOS as the tokenizer's configuration says, or, in a chat, as the template writes it.
-std::vector<int32_t> PromptTokens(const Model& model, const ComparisonSettings& settings) {
-  const Tokenizer& tokenizer = model.RequireTokenizer();
-  if (!settings.chat) return tokenizer.EncodeWithBos(settings.prompt);
-  std::vector<ChatMessage> messages;
-  if (!settings.system.empty()) messages.push_back({"system", settings.system});
-  messages.push_back({"user", settings.prompt});
-  return tokenizer.Encode(RequireChatTemplate(model)->Render(messages));
+std::vector<int32_t> PromptTokens(const LanguageModel& model, const ComparisonSettings& settings) {
+  return settings.chat ? model.EncodeMessage(settings.prompt, settings.system) : model.Encode(settings.prompt);
 }
 
 // The arguments of Compare() that are the same for all variants.
@@ -65,7 +60,7 @@ MeasuredVariant Measured(const Comparing& with, const ModelVariant& variant, Dec
   const ComparisonSettings& settings = with.settings;
   const Model& model = variant.model.impl().model;
   const Tokenizer& tokenizer = model.RequireTokenizer();
-  const std::vector<int32_t> prompt = PromptTokens(model, settings);
+  const std::vector<int32_t> prompt = PromptTokens(variant.model, settings);
   MeasuredVariant measured;
   measured.name = variant.name;
   measured.label = variant.label;
@@ -94,8 +89,7 @@ std::vector<double> Perplexities(const Comparing& with, std::span<const ModelVar
   for (const ModelVariant& variant : variants) plans.push_back(variant.model.impl().model.plan);
   Trunk trunk(with.context, weights, std::move(plans));
   const int64_t window = ProtocolWindow(with.settings.protocol, weights->config);
-  for (const PerplexityResult& result :
-       WindowedPerplexities(trunk, with.heldout.tokens, window, with.settings.protocol, with.progress))
+  for (const TextPerplexity& result : WindowedPerplexities(trunk, with.heldout.tokens, window, with.progress))
     perplexities.push_back(result.perplexity);
   return perplexities;
 }
@@ -163,8 +157,7 @@ int64_t DecodedTokens(const ComparisonSettings& settings) { return settings.max_
 
 void CheckComparison(const LanguageModel& model, const ComparisonSettings& settings) {
   WindowOf(model, settings.protocol);
-  CheckFits(std::ssize(PromptTokens(model.impl().model, settings)), settings.max_tokens,
-            model.impl().model.weights->config);
+  CheckFits(std::ssize(PromptTokens(model, settings)), settings.max_tokens, model.impl().model.weights->config);
 }
 
 std::vector<MeasuredVariant> Compare(std::span<const ModelVariant> variants, const HeldOutText& heldout,
@@ -185,7 +178,7 @@ std::vector<MeasuredVariant> Compare(std::span<const ModelVariant> variants, con
     if (!perplexities.empty()) measured.back().perplexity = perplexities[measured.size() - 1];
   }
   if (context.processes->group() > 0) return measured;
-  const std::vector<int32_t> prompt = PromptTokens(model, settings);
+  const std::vector<int32_t> prompt = PromptTokens(variants.front().model, settings);
   const int64_t room = model.weights->config.max_positions - std::ssize(prompt);
   const int64_t tokens = std::min(kSpeedTokens, room);
   std::vector<std::vector<double>> speed(variants.size());

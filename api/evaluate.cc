@@ -2,6 +2,7 @@
 #include "include/shiftrt/evaluate.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "api/impl.h"
 #include "api/suites.h"
@@ -24,19 +25,16 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
   const int64_t window = ProtocolWindow(settings.protocol, inner.weights->config);
   const HeldOutText read =
       ReadHeldOutText(model, text, settings.tokens > 0 ? std::max(settings.tokens, window) : settings.tokens);
-  TextPerplexity measured{.tokens = std::ssize(read.tokens), .all = read.all, .text = read.source};
   const Context context = MakeContext(resources);
   const auto turn = context.TakeTurn();
   Decoder decoder(context, inner.weights, inner.plan);
   ProgressOf reports(progress);
-  {
-    const Stopwatch watch(measured.seconds);
-    const PerplexityResult result = WindowedPerplexity(decoder, read.tokens, window, settings.protocol, reports);
-    measured.perplexity = result.perplexity;
-    measured.mean_nll = result.mean_nll;
-    measured.predicted = result.predicted;
-    measured.window = result.window;
-  }
+  const auto start = std::chrono::steady_clock::now();
+  TextPerplexity measured = WindowedPerplexity(decoder, read.tokens, window, reports);
+  measured.seconds = SecondsSince(start);
+  measured.tokens = std::ssize(read.tokens);
+  measured.all = read.all;
+  measured.text = read.source;
   return measured;
 }
 
@@ -50,8 +48,7 @@ Suites::Suites() : impl_(std::make_shared<const Impl>()) {}
 
 Suites::Suites(const SuiteSettings& settings) {
   Impl read{settings, ParseBos(settings.bos), {}};
-  for (const Task* task : ParseTasks(settings.tasks))
-    read.datasets.push_back(LoadDataset(*task, {settings.data, settings.limit, settings.shots}));
+  for (const Task* task : ParseTasks(settings.tasks)) read.datasets.push_back(LoadDataset(*task, settings));
   impl_ = std::make_shared<const Impl>(std::move(read));
 }
 

@@ -24,12 +24,11 @@ std::vector<std::string> Export(const LanguageModel& model, const std::filesyste
                                 const ExportSettings& settings, const Resources& resources, Progress* progress) {
   const Model& inner = model.impl().model;
   const ExportFormat& format = FindExportFormat(settings.format);
-  const ExportOptions options = {settings.shard_bytes, settings.q8_0, settings.base_name};
   const Provenance made = inner.provenance.value_or(Provenance());
   const Context context = MakeContext(resources);
   const auto turn = context.TakeTurn();
   ProgressOf reports(progress);
-  std::vector<std::string> notes = Export(format, {context, inner, inner.plan, made, options, reports}, output);
+  std::vector<std::string> notes = Export(format, {context, inner, inner.plan, made, settings, reports}, output);
   // In bfloat16, a loss of 0.6 was seen to cost less than 0.3% of perplexity.
   constexpr double kMuch = 0.75;
   const double lost =

@@ -2,7 +2,6 @@
 #include "include/shiftrt/finetune.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <span>
 #include <string_view>
@@ -12,32 +11,22 @@
 #include "runtime/check.h"
 #include "runtime/parse.h"
 #include "runtime/processes.h"
-#include "runtime/words.h"
 #include "train/finetune.h"
 
 namespace shiftrt {
 
 namespace {
 
-constexpr Words<TrainingLoss, 3> kLosses = {{"ce", "kl", "both"}};
-
-TrainingTexts LoadTexts(const FinetuneSettings& settings, const Model& model) {
-  TrainingTextOptions text;
-  text.source = settings.text;
-  if (text.source.empty()) {
+// The settings with the text that an empty one stands for, and sequences that the model takes.
+FinetuneSettings WithText(FinetuneSettings settings, const Model& model) {
+  if (settings.text.empty()) {
     const std::filesystem::path beside = model.directory / "calibration.txt";
     if (!std::filesystem::exists(beside))
       FailUsage(Field("text"), "there is no {}; give a file with text to learn from", beside.string());
-    text.source = beside.string();
+    settings.text = beside.string();
   }
-  text.samples = settings.samples;
-  text.length = std::min(settings.length, model.weights->config.max_positions);
-  text.divide = settings.divide;
-  text.train_on_inputs = settings.train_on_inputs;
-  text.seed = settings.seed;
-  text.validation = settings.validation;
-  text.validation_source = settings.validation_text;
-  return LoadTrainingTexts(text, model.RequireTokenizer());
+  settings.length = std::min(settings.length, model.weights->config.max_positions);
+  return settings;
 }
 
 // The steps whose sequences have at least so many tokens.
@@ -62,40 +51,18 @@ int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
   return settings.steps > 0 ? settings.steps : most;
 }
 
-FinetuneOptions OptionsOf(const FinetuneSettings& settings, const TrainingTexts& texts, int64_t hidden) {
-  FinetuneOptions options;
-  options.trainable = {.method = settings.method,
-                       .lora = settings.lora,
-                       .layers = settings.layers,
-                       .head = settings.head,
-                       .adapters = settings.adapters,
-                       .seed = settings.seed};
-  options.loss = ParseLoss(Name(settings.loss));
-  options.replacement = {settings.replacement, settings.keep_correction};
-  TrainingOptions& training = options.training;
+Schedule ScheduleOf(const FinetuneSettings& settings, const TrainingText& text, int64_t hidden) {
   const double rate = settings.rate > 0 ? settings.rate : DefaultRate(settings.method, hidden);
-  training.schedule = {.decay = settings.decay, .rate = rate, .steps = 1};
+  Schedule schedule = {.decay = settings.decay, .rate = rate};
   if (settings.budget.seconds > 0) {
     if (settings.warmup >= 1)
       FailUsage(Field("warmup"), "{} steps; a training of so many seconds takes a share of it, such as 0.03",
                 settings.warmup);
-    training.seconds = settings.budget.seconds;
-    training.warmup_share = settings.warmup;
-  } else {
-    training.schedule.steps = StepsOf(settings, texts.training);
-    training.schedule.warmup = ParseWarmup(fmt::format("{}", settings.warmup), training.schedule.steps);
+    return schedule;
   }
-  if (settings.keep_best && texts.validation.sequences() == 0)
-    FailUsage(Field("keep_best"), "the best state is known by its validation loss; hold some sequences out");
-  training.keep_best = settings.keep_best;
-  training.weight_decay = static_cast<float>(settings.weight_decay);
-  training.clip = settings.clip;
-  training.batch = settings.batch;
-  training.pass_tokens = settings.pass_tokens;
-  training.validate_every = settings.validate_every;
-  training.checkpoint_seconds = settings.checkpoint_seconds;
-  training.seed = settings.seed;
-  return options;
+  schedule.steps = StepsOf(settings, text);
+  schedule.warmup = WarmupSteps(settings.warmup, schedule.steps);
+  return schedule;
 }
 
 // The validation loss of the state that a training keeps.
@@ -117,7 +84,7 @@ Provenance ProvenanceOf(const FinetuneJob& job, const TrainingHistory& history) 
                            .loss = history.losses.back(),
                            .validation = {}};
   if (!history.validations.empty())
-    tuning.validation = {history.validations.front().loss, LossOfResult(job.options.training.keep_best, history)};
+    tuning.validation = {history.validations.front().loss, LossOfResult(job.settings.keep_best, history)};
   made.finetune = std::move(tuning);
   return made;
 }
@@ -140,10 +107,6 @@ LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance ma
 }
 
 }  // namespace
-
-const char* Name(TrainingLoss loss) { return kLosses.Of(loss); }
-
-TrainingLoss ParseTrainingLoss(const std::string& name) { return kLosses.Parse(name, "loss", "\"{}\" is not a loss"); }
 
 TrainingBudget ParseTrainingBudget(const std::string& text) {
   constexpr std::string_view kTokens = "tokens=";
@@ -197,11 +160,16 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
   const Model& original = model.impl().model;
   const Context context = TrainingContext(MakeContext(resources));
   const auto turn = context.TakeTurn();
-  const TrainingTexts texts = LoadTexts(settings, original);
+  const FinetuneSettings training = WithText(settings, original);
+  const TrainingTexts texts = LoadTrainingTexts(training, original.RequireTokenizer());
   context.processes->CheckSame("training text (hash)", texts.hash);
-  const FinetuneOptions options = OptionsOf(settings, texts, original.weights->config.hidden);
-  const int64_t steps = options.training.seconds > 0 ? 0 : options.training.schedule.steps;
-  TrainingOutline outline = {texts.source, texts.accounting, "", steps, options.training.schedule.rate};
+  const Schedule schedule = ScheduleOf(training, texts.training, original.weights->config.hidden);
+  if (training.keep_best && texts.validation.sequences() == 0)
+    FailUsage(Field("keep_best"), "the best state is known by its validation loss; hold some sequences out");
+  TrainingOutline outline = {.text = texts.source,
+                             .accounting = texts.accounting,
+                             .steps = training.budget.seconds > 0 ? 0 : schedule.steps,
+                             .rate = schedule.rate};
   const auto announce = [&](const std::string& summary) {
     outline.trained = summary;
     if (observer.begin) observer.begin(outline);
@@ -210,7 +178,7 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
     CheckInterrupted();
     if (observer.step) observer.step(history, steps);
   };
-  const FinetuneJob job = {context, original, texts, options, settings.checkpoint, announce, step};
+  const FinetuneJob job = {context, original, texts, training, schedule, announce, step};
   TrainingResult result = Finetune(job);
   double rounding = 0;
   LanguageModel tuned = Tuned(original, result, ProvenanceOf(job, result.history), &rounding);

@@ -12,16 +12,11 @@ namespace shiftrt {
 
 LoadOptions Loading(const OpenSettings& settings) {
   LoadOptions options;
+  options.dtype = settings.weights;
   options.check_finite = settings.check_finite;
   options.merge_lora = settings.merge_lora;
   options.progress = settings.progress;
   if (settings.processes) options.split = {settings.processes->parts(), settings.processes->part()};
-  switch (settings.weights) {
-    case WeightType::kAsStored: options.dtype = LoadDType::kAuto; break;
-    case WeightType::kFloat32: options.dtype = LoadDType::kFloat32; break;
-    case WeightType::kFloat16: options.dtype = LoadDType::kFloat16; break;
-    case WeightType::kBFloat16: options.dtype = LoadDType::kBFloat16; break;
-  }
   return options;
 }
 

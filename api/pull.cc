@@ -68,20 +68,6 @@ HubClient OpenHub() {
 
 }  // namespace
 
-PulledRepository Describe(const PullPlan& plan) {
-  PulledRepository repository = {.name = plan.repository.Description(),
-                                 .renamed_to = plan.renamed_to,
-                                 .commit = plan.commit,
-                                 .directory = plan.snapshot,
-                                 .files = {},
-                                 .bytes = plan.bytes,
-                                 .missing_bytes = plan.missing_bytes,
-                                 .damaged = {}};
-  for (const PullPlan::Damaged& damaged : plan.damaged) repository.damaged.push_back(damaged.why);
-  for (const RemoteFile& file : plan.files) repository.files.push_back({file.path, file.size, file.etag});
-  return repository;
-}
-
 PullRequest RequestOf(const Task& task, TaskRows rows) {
   HubFiles files = HubFilesOf(task, rows);
   PullRequest request;
@@ -118,23 +104,21 @@ std::vector<std::string> KnownDatasetNames() {
 std::vector<PulledRepository> LookUp(const PullSettings& settings) {
   const std::vector<PullRequest> requests = RequestsOf(settings);
   HubClient hub = OpenHub();
-  std::vector<PulledRepository> found;
-  for (const PullPlan& plan : PlansOf(hub, requests)) found.push_back(Describe(plan));
-  return found;
+  const std::vector<PullPlan> plans = PlansOf(hub, requests);
+  return {plans.begin(), plans.end()};
 }
 
 std::vector<PulledRepository> Pull(const PullSettings& settings, const PullObserver& observer) {
   const std::vector<PullRequest> requests = RequestsOf(settings);
   HubClient hub = OpenHub();
-  std::vector<PulledRepository> pulled;
-  for (const PullPlan& plan : PlansOf(hub, requests)) {
-    PulledRepository& repository = pulled.emplace_back(Describe(plan));
-    if (observer.begin) observer.begin(repository);
-    repository.directory = Pull(
+  const std::vector<PullPlan> plans = PlansOf(hub, requests);
+  for (const PullPlan& plan : plans) {
+    if (observer.begin) observer.begin(plan);
+    Pull(
         hub, plan, observer.progress ? observer.progress : [](std::span<const FileProgress>) {});
-    if (observer.done) observer.done(repository);
+    if (observer.done) observer.done(plan);
   }
-  return pulled;
+  return {plans.begin(), plans.end()};
 }
 
 }  // namespace shiftrt

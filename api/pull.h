@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans of downloads as the public face shows them, and requests by the names that it knows.
+// Requests for downloads by the names that the public face knows.
 #pragma once
 
 #include <string>
@@ -9,8 +9,6 @@
 #include "hub/pull.h"
 
 namespace shiftrt {
-
-PulledRepository Describe(const PullPlan& plan);
 
 // The requests for a data set known by name: a text ("c4") or the rows of evaluation tasks ("arc_easy", "paper7"),
 // without those that shots are drawn from. Empty for any other name.

@@ -147,16 +147,14 @@ GenerationTotals ModelRunner::GenerateMany(std::span<const std::vector<int32_t>>
   const auto on_stop = [&](size_t i, int32_t token) { ended[i] = token; };
   const ManyRequest request = {
       settings.max_tokens, SamplingOf(settings), settings.seed, stop, batch, on_token, on_stop};
-  const ManyCounts counts =
-      shiftrt::GenerateMany(impl_->decoder, prompts, request, [&](size_t i, std::vector<int32_t> tokens) {
-        std::string text = DecodeReply(tokenizer, prompts[i], Spelled(tokens, tokenizer));
-        const auto end = ended.find(i);
-        on_reply(i, {.tokens = std::move(tokens),
-                     .prompt_tokens = std::ssize(prompts[i]),
-                     .text = std::move(text),
-                     .end = end != ended.end() ? end->second : -1});
-      });
-  return {counts.prompt_tokens, counts.tokens, counts.seconds};
+  return shiftrt::GenerateMany(impl_->decoder, prompts, request, [&](size_t i, std::vector<int32_t> tokens) {
+    std::string text = DecodeReply(tokenizer, prompts[i], Spelled(tokens, tokenizer));
+    const auto end = ended.find(i);
+    on_reply(i, {.tokens = std::move(tokens),
+                 .prompt_tokens = std::ssize(prompts[i]),
+                 .text = std::move(text),
+                 .end = end != ended.end() ? end->second : -1});
+  });
 }
 
 struct Conversation::Impl {

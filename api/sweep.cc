@@ -95,8 +95,7 @@ SweepResult Sweep(const LanguageModel& model, const SweepAxes& axes, const Sweep
   };
   source.measure = [&](const DepthPlan& plan) {
     Decoder decoder(context, original.weights, plan);
-    Quality quality{
-        WindowedPerplexity(decoder, settings.heldout.tokens, window, settings.protocol, progress).perplexity};
+    Quality quality{WindowedPerplexity(decoder, settings.heldout.tokens, window, progress).perplexity};
     if (suites.empty()) return quality;
     const SuiteMean accuracy = MeanAccuracy(job, plan, settings.suites.impl().bos, suites);
     quality.accuracy = accuracy.value;

@@ -303,13 +303,14 @@ void BenchGates(KernelBench& bench) {
   }
   if (!gpu::TakesGatedProduct(stream.device, DType::kBFloat16, kHidden, kIntermediate)) return;
   bench.Time("gated_product_warpgroup", "gate, up and SwiGLU, 4096 tokens", bytes, flops, [&] {
-    gpu::MultiplySwiGlu(stream, {.x = Array(x),
-                                 .gate_up = Array(w),
-                                 .tokens = kTokens,
-                                 .hidden = kHidden,
-                                 .intermediate = kIntermediate,
-                                 .out = Array(out),
-                                 .multiprocessors = bench.multiprocessors});
+    gpu::MultiplyGated(stream, Activation::kSilu,
+                       {.x = Array(x),
+                        .gate_up = Array(w),
+                        .tokens = kTokens,
+                        .hidden = kHidden,
+                        .intermediate = kIntermediate,
+                        .out = Array(out),
+                        .multiprocessors = bench.multiprocessors});
   });
 }
 
@@ -333,7 +334,7 @@ void BenchDecode(KernelBench& bench) {
   time("output projection", kHidden, kQDim,
        [&](const gpu::MatVecProblem& p) { gpu::MatVecAdd(stream, p, y.data(), multiprocessors); });
   time("norm, gate, up and SwiGLU", 2 * kIntermediate, kHidden,
-       [&](const gpu::MatVecProblem& p) { gpu::MatVecSwiGlu(stream, normed(p), multiprocessors); });
+       [&](const gpu::MatVecProblem& p) { gpu::MatVecGated(stream, Activation::kSilu, normed(p), multiprocessors); });
   time("down projection", kHidden, kIntermediate,
        [&](const gpu::MatVecProblem& p) { gpu::MatVecAdd(stream, p, y.data(), multiprocessors); });
   time("norm and head", kVocab, kHidden,

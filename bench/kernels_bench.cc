@@ -89,7 +89,7 @@ void SwiGluGradientBench(benchmark::State& state, const Context& context, int64_
     state.PauseTiming();  // see SwiGluBench
     std::ranges::copy(gate.span(), dgate.data());
     state.ResumeTiming();
-    SwiGluGradient(context, gate.view(), up.view(), dgate.view(), dup.view());
+    GatedUnitGradient(context, Activation::kSilu, gate.view(), up.view(), dgate.view(), dup.view());
   }
   SetCounters(state, 11.0 * static_cast<double>(gate.size()), 20.0 * static_cast<double>(gate.size()));
 }
@@ -153,7 +153,7 @@ void SwiGluBench(benchmark::State& state, const Context& context) {
     state.PauseTiming();  // repeated on its own results, the numbers would become subnormal, which are slow
     std::ranges::copy(gate.span(), work.data());
     state.ResumeTiming();
-    SwiGlu(context, work.view(), up.view());
+    GatedUnit(context, Activation::kSilu, work.view(), up.view());
   }
   SetCounters(state, 5.0 * static_cast<double>(gate.size()), 12.0 * static_cast<double>(gate.size()));
 }

@@ -58,7 +58,8 @@ double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, 
   const double lora = trained.empty() ? (6 + 2 * again) * static_cast<double>(parameters) : 0;
   const double pairs = 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
   const double head = 2 * static_cast<double>(config.hidden * config.vocab);
-  const double teacher = ParseLoss(options.loss).divergence > 0 ? BlockFlopsPerToken(weights) + pairs + head : 0;
+  const double teacher =
+      options.loss == Name(TrainingLoss::kCrossEntropy) ? 0 : BlockFlopsPerToken(weights) + pairs + head;
   return tokens * (products + lora + (1 + 2.5 * backwards + again) * pairs + (options.all ? 3 : 2) * head + teacher);
 }
 
@@ -78,19 +79,18 @@ TrainBenchResult BenchTrain(const Context& machine, std::shared_ptr<const Weight
     for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(config.vocab));
     texts.training.Add(tokens, 1);
   }
-  FinetuneOptions finetune;
-  finetune.loss = ParseLoss(options.loss);
-  finetune.trainable.lora.rank = options.rank;
+  FinetuneSettings settings;
+  settings.loss = ParseTrainingLoss(options.loss);
+  settings.lora.rank = options.rank;
   if (options.all || !options.layers.empty()) {
-    finetune.trainable.method = Method::kPartial;
-    finetune.trainable.layers = options.all ? "all" : options.layers;
-    finetune.trainable.head = options.all;
+    settings.method = Method::kPartial;
+    settings.layers = options.all ? "all" : options.layers;
+    settings.head = options.all;
   }
-  finetune.training.schedule = {Decay::kConstant, 1e-4, 0, rounds + 1};
-  finetune.training.batch = options.batch;
-  finetune.training.pass_tokens = options.pass_tokens;
-  const std::filesystem::path checkpoint =
-      std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-train-{}", ::getpid());
+  settings.batch = options.batch;
+  settings.pass_tokens = options.pass_tokens;
+  settings.checkpoint = std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-train-{}", ::getpid());
+  const Schedule schedule = {.decay = Decay::kConstant, .rate = 1e-4, .steps = rounds + 1};
 
   TrainBenchResult result;
   result.products = context.products;
@@ -104,9 +104,9 @@ TrainBenchResult BenchTrain(const Context& machine, std::shared_ptr<const Weight
     before = history.seconds;
     progress.Advance(1);
   };
-  const TrainingResult trained = Finetune({context, model, texts, finetune, checkpoint, {}, observer});
+  const TrainingResult trained = Finetune({context, model, texts, settings, schedule, {}, observer});
   progress.End();
-  std::filesystem::remove(checkpoint);
+  std::filesystem::remove(settings.checkpoint);
 
   result.parameters = trained.parameters;
   result.engine_bytes = trained.peak_bytes;

@@ -17,9 +17,9 @@ struct TrainBenchOptions {
   int64_t length = 512, batch = 8;  // tokens of a sequence; sequences of a step
   int64_t pass_tokens = 2048;       // tokens that pass through the model together
   bool all = false;                 // train every block and the head instead of LoRA
-  std::string layers;               // train these blocks instead of LoRA, as TrainableOptions::layers names them
+  std::string layers;               // train these blocks instead of LoRA, as FinetuneSettings::layers names them
   int64_t rank = 8;                 // the rank of LoRA on every projection
-  std::string loss = "ce";          // as ParseLoss() takes it; "kl" runs the model a second time, as its own teacher
+  std::string loss = "ce";  // as ParseTrainingLoss() takes it; "kl" runs the model a second time, as its own teacher
 };
 
 struct TrainBenchResult {

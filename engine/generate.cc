@@ -106,13 +106,14 @@ GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int
   return Continue(decoder, cache, prompt, {max_tokens, sampling, seed, stop, on_token});
 }
 
-ManyCounts GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const ManyRequest& request,
-                        const std::function<void(size_t, std::vector<int32_t>)>& on_reply) {
+GenerationTotals GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
+                              const ManyRequest& request,
+                              const std::function<void(size_t, std::vector<int32_t>)>& on_reply) {
   Check(request.batch > 0, "a batch of {} sequences, expected one at least", request.batch);
   for (const std::vector<int32_t>& prompt : prompts)
     CheckFits(std::ssize(prompt), request.max_tokens, decoder.config());
   const auto start = std::chrono::steady_clock::now();
-  ManyCounts counts;
+  GenerationTotals counts;
   if (request.max_tokens == 0) {
     for (size_t i = 0; i < prompts.size(); ++i) on_reply(i, {});
     return counts;

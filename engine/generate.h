@@ -9,6 +9,7 @@
 
 #include "engine/decoder.h"
 #include "engine/sampling.h"
+#include "include/shiftrt/runner.h"
 
 namespace shiftrt {
 
@@ -54,15 +55,12 @@ struct ManyRequest {
   // Called with the token in `stop` that ends a reply, before the reply is handed over.
   std::function<void(size_t prompt, int32_t token)> on_stop = {};
 };
-struct ManyCounts {
-  int64_t prompt_tokens = 0, tokens = 0;  // sums over all prompts and all replies
-  double seconds = 0;
-};
 // Replies to every prompt as Generate() does, several at once: a reply that ends makes room for the next prompt, whose
 // tokens are computed beside the next tokens of the other replies. Calls `on_reply` with the index of a prompt and its
 // reply, without the stop token, in the order in which the replies end. Throws Error before any work for a prompt that
 // does not fit.
-ManyCounts GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const ManyRequest& request,
-                        const std::function<void(size_t prompt, std::vector<int32_t> tokens)>& on_reply);
+GenerationTotals GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
+                              const ManyRequest& request,
+                              const std::function<void(size_t prompt, std::vector<int32_t> tokens)>& on_reply);
 
 }  // namespace shiftrt

@@ -158,19 +158,19 @@ std::vector<Prompt> MakePrompts(const Example& example, const std::vector<const 
   return prompts;
 }
 
-Dataset LoadDataset(const Task& task, const DataOptions& options) {
-  if (options.shots > 0 && task.shots == Shots::kNone)
+Dataset LoadDataset(const Task& task, const SuiteSettings& settings) {
+  if (settings.shots > 0 && task.shots == Shots::kNone)
     FailUsage(Field("shots"), "{} is evaluated without shots", task.name);
   Dataset dataset;
   dataset.task = &task;
-  dataset.shots = options.shots;
-  dataset.files = FindTaskFiles(task, TaskRows::kItems, options.data);
+  dataset.shots = settings.shots;
+  dataset.files = FindTaskFiles(task, TaskRows::kItems, settings.data);
   std::string hashed;
   std::vector<Entry> entries = ReadEntries(task, dataset.files, hashed), pool;
   dataset.rows = std::ssize(entries);
-  if (options.shots > 0) pool = ReadEntries(task, FindTaskFiles(task, TaskRows::kShots, options.data), hashed);
-  Limit(options.limit, entries);
-  ShotSource shots(task, options.shots, pool);
+  if (settings.shots > 0) pool = ReadEntries(task, FindTaskFiles(task, TaskRows::kShots, settings.data), hashed);
+  Limit(settings.limit, entries);
+  ShotSource shots(task, settings.shots, pool);
   for (const Entry& entry : entries) dataset.items.push_back(MakeItem(task, entry, shots.For(entry)));
   dataset.data_hash = HashHex(hashed);
   dataset.template_hash = TemplateHash(task);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "eval/task.h"
+#include "include/shiftrt/evaluate.h"
 
 namespace shiftrt {
 
@@ -35,15 +36,9 @@ struct Dataset {
   std::string template_hash;  // hash of the prompts made from a fixed row
 };
 
-struct DataOptions {
-  std::vector<std::string> data;  // directories, and TASK=FILE
-  int64_t limit = 0;              // rows (of each subject, where a task has subjects); 0: all
-  int64_t shots = 0;
-};
-
-// Finds the task's files in `options.data` and then in the Hugging Face cache, reads and checks every row, and draws
+// Finds the task's files in `settings.data` and then in the Hugging Face cache, reads and checks every row, and draws
 // the shots. Throws Error naming the places looked at, or file and line of a row that is malformed.
-Dataset LoadDataset(const Task& task, const DataOptions& options);
+Dataset LoadDataset(const Task& task, const SuiteSettings& settings);
 
 // The prompts of `examples`, the shots before each of them included; shots[i] are those of examples[i].
 std::vector<Prompt> MakePrompts(const Example& example, const std::vector<const Example*>& shots);

@@ -2,13 +2,13 @@
 // Scores that the variants of a model give to the prompts of a data set.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "eval/dataset.h"
 #include "eval/journal.h"
 #include "eval/requests.h"
 #include "models/model.h"
-#include "models/variant.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
@@ -33,6 +33,12 @@ struct EvalScores {
 struct EvalOptions {
   Bos bos = Bos::kAuto;
   int64_t batch_tokens = 2048;
+};
+
+// A depth plan of a model, and what tables and files call it.
+struct Variant {
+  std::string name;
+  DepthPlan plan;
 };
 
 // The objects that the scoring of every data set needs. They are references: the maker of a job keeps them alive.

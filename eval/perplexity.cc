@@ -64,10 +64,9 @@ int64_t WindowsPerBatch(int64_t window) { return std::max<int64_t>(1, kBatchToke
 namespace {
 
 // The perplexities of as many models as `sums_of` returns sums of the losses of a batch for.
-std::vector<PerplexityResult> Windowed(const Context& context, size_t models,
-                                       const std::function<std::vector<double>(const Batch&)>& sums_of,
-                                       std::span<const int32_t> tokens, int64_t window, std::string_view protocol,
-                                       Progress& progress) {
+std::vector<TextPerplexity> Windowed(const Context& context, size_t models,
+                                     const std::function<std::vector<double>(const Batch&)>& sums_of,
+                                     std::span<const int32_t> tokens, int64_t window, Progress& progress) {
   Check(window > 1 && tokens.size() > 1,
         "perplexity needs a text and a window of at least 2 tokens, and they have {} and {}", tokens.size(), window);
   window = std::min(window, std::ssize(tokens));
@@ -86,12 +85,13 @@ std::vector<PerplexityResult> Windowed(const Context& context, size_t models,
     progress.Advance(std::min(end * at_once, windows) - first * at_once);
   });
   progress.End();
-  std::vector<PerplexityResult> results;
+  std::vector<TextPerplexity> results;
   for (size_t model = 0; model < models; ++model) {
     double nll = 0;
     for (const std::vector<double>& of_batch : sums) nll += of_batch.at(model);
-    results.push_back({std::string(protocol), window, windows * (window - 1), 0, 0});
-    PerplexityResult& result = results.back();
+    TextPerplexity& result = results.emplace_back();
+    result.window = window;
+    result.predicted = windows * (window - 1);
     result.mean_nll = nll / static_cast<double>(result.predicted);
     result.perplexity = std::exp(result.mean_nll);
     CheckIsFinite(result.mean_nll, "the negative log-likelihood is not finite");
@@ -106,16 +106,16 @@ double SumOfLosses(Decoder& decoder, const Batch& batch, const Rows& stream) {
 
 }  // namespace
 
-PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
-                                    std::string_view protocol, Progress& progress) {
+TextPerplexity WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
+                                  Progress& progress) {
   const auto sums_of = [&](const Batch& batch) {
     return std::vector<double>{SumOfLosses(decoder, batch, decoder.Forward(batch))};
   };
-  return Windowed(decoder.context(), 1, sums_of, tokens, window, protocol, progress).front();
+  return Windowed(decoder.context(), 1, sums_of, tokens, window, progress).front();
 }
 
-std::vector<PerplexityResult> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
-                                                   std::string_view protocol, Progress& progress) {
+std::vector<TextPerplexity> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
+                                                 Progress& progress) {
   const auto sums_of = [&](const Batch& batch) {
     std::vector<double> sums;
     trunk.Begin(batch);
@@ -123,7 +123,7 @@ std::vector<PerplexityResult> WindowedPerplexities(Trunk& trunk, std::span<const
       sums.push_back(SumOfLosses(trunk.decoder(p), batch, trunk.Finish(batch, p)));
     return sums;
   };
-  return Windowed(trunk.decoder(0).context(), trunk.plans(), sums_of, tokens, window, protocol, progress);
+  return Windowed(trunk.decoder(0).context(), trunk.plans(), sums_of, tokens, window, progress);
 }
 
 }  // namespace shiftrt

@@ -11,27 +11,20 @@
 
 #include "engine/decoder.h"
 #include "eval/trunk.h"
+#include "include/shiftrt/evaluate.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
 
-struct PerplexityResult {
-  std::string protocol;   // "gptq" or "seq128"
-  int64_t window = 0;     // tokens per window
-  int64_t predicted = 0;  // tokens scored
-  double mean_nll = 0;    // nats per predicted token
-  double perplexity = 0;
-};
-
 // `tokens` is the whole text tokenised once; disjoint windows of `window`, tail dropped, mean over the predicted tokens
 // (the first of a window is not predicted). A text that is shorter than a window is one window of its own length
-// (PerplexityResult::window). The batches are shared out (runtime/shared_items.h). Throws Error for fewer than two
-// tokens.
-PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
-                                    std::string_view protocol, Progress& progress);
+// (TextPerplexity::window). What concerns the file and the time is left to the caller. The batches are shared out
+// (runtime/shared_items.h). Throws Error for fewer than two tokens.
+TextPerplexity WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
+                                  Progress& progress);
 // The same for every plan of `trunk`, with the same bits. The stages that all plans begin with run once.
-std::vector<PerplexityResult> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
-                                                   std::string_view protocol, Progress& progress);
+std::vector<TextPerplexity> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
+                                                 Progress& progress);
 // The text of a file that gptq and seq128 tokenise. WikiText (.raw, .tokens): its lines with a blank one between, as
 // GPTQ joins the rows of the data set (one line per row, with its end; lines of white space only are empty). A .parquet
 // file: the rows of its column `text`, joined in the same way. Any other text is unchanged.

@@ -21,7 +21,7 @@ std::string Names(const std::vector<const ExportFormat*>& formats) {
 [[noreturn]] void Refuse(const ExportFormat& format, const std::string& reason, const ExportJob& job) {
   std::vector<const ExportFormat*> others;
   for (const ExportFormat& other : ExportFormats())
-    if (WhyNot(other, job.model, job.plan).empty() && (!job.options.q8_0 || other.q8_0)) others.push_back(&other);
+    if (WhyNot(other, job.model, job.plan).empty() && (!job.settings.q8_0 || other.q8_0)) others.push_back(&other);
   FailUsage(Field("format"), "{} cannot hold this model: {}. {}{}", format.name, reason,
             others.empty() ? "No format can" : fmt::format("Formats that can: {}", Names(others)),
             format.holds != nullptr ? fmt::format(". {} holds what the {} makes", format.name, format.holds) : "");
@@ -62,7 +62,7 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
 }
 
 std::vector<std::string> Export(const ExportFormat& format, const ExportJob& job, const std::filesystem::path& output) {
-  if (job.options.q8_0 && !format.q8_0) Refuse(format, "it does not store Q8_0", job);
+  if (job.settings.q8_0 && !format.q8_0) Refuse(format, "it does not store Q8_0", job);
   if (const std::string reason = WhyNot(format, job.model, job.plan); !reason.empty()) Refuse(format, reason, job);
   StagedDirectory staged(output);
   std::vector<std::string> notes = format.write(job, staged.path());

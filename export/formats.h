@@ -3,24 +3,18 @@
 // export/formats.cc per format.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "include/shiftrt/export.h"
 #include "models/model.h"
 #include "runtime/context.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
-
-struct ExportOptions {
-  int64_t shard_bytes = 5'000'000'000;  // limit of the tensors in a file, for formats with shards
-  bool q8_0 = false;                    // store matrices as GGUF's Q8_0; needs ExportFormat::q8_0
-  std::string base_name;                // name of the original model, "org/name"; "": as its files say
-};
 
 // The members are references: the caller keeps what they refer to alive.
 struct ExportJob {
@@ -28,18 +22,18 @@ struct ExportJob {
   const Model& model;
   const DepthPlan& plan;  // a plan over model.weights
   const Provenance& provenance;
-  const ExportOptions& options;
+  const ExportSettings& settings;
   Progress& progress;
 };
 
 struct ExportFormat {
   const char* name;
-  const char* summary;  // a few words for lists of formats
-  bool adapters;        // holds plans with adapters
-  bool own_tensors;     // holds plans with blocks that have tensors of their own
-  bool half_blocks;     // holds plans with half blocks
-  bool q8_0;            // holds ExportOptions::q8_0
-  const char* holds;    // a recipe or correction whose results it holds, for refusals; null: those of all
+  const char* summary;          // a few words for lists of formats
+  bool adapters = false;        // holds plans with adapters
+  bool own_tensors = false;     // holds plans with blocks that have tensors of their own
+  bool half_blocks = false;     // holds plans with half blocks
+  bool q8_0 = false;            // holds ExportSettings::q8_0
+  const char* holds = nullptr;  // a recipe or correction whose results it holds, for refusals; null: those of all
   // The reason why the format cannot hold this plan of the model, as the end of a sentence; "" if it can. Called only
   // for plans that need nothing which the flags above exclude.
   std::string (*why_not)(const Model& model, const DepthPlan& plan);

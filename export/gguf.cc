@@ -135,7 +135,7 @@ void WriteTensor(const ExportJob& job, const Item& item, AtomicFile& file) {
 std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::path& directory) {
   const Weights kept = KeptWeights(*job.model.weights, job.plan);
   const RopeFactors factors = GgufRopeFactors(kept.config);
-  const std::vector<Item> items = ItemsOf(kept, job.options.q8_0, factors);
+  const std::vector<Item> items = ItemsOf(kept, job.settings.q8_0, factors);
   const Original original = OriginalOf(job);
 
   GgufWriter writer;
@@ -143,7 +143,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   writer.AddText("general.type", "model");
   writer.AddText("general.name",
                  fmt::format("{}, {} of {} blocks", original.name, original.kept.size(), original.layers));
-  writer.AddInteger("general.file_type", FileType(TypeOf(kept.blocks.front().up, job.options.q8_0)));
+  writer.AddInteger("general.file_type", FileType(TypeOf(kept.blocks.front().up, job.settings.q8_0)));
   writer.AddInteger("general.quantization_version", 2);
   if (job.model.tokenizer) {
     for (std::string& note : AddGgufTokenizer(job.model, writer)) notes.push_back(std::move(note));
@@ -155,8 +155,9 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
     writer.AddTensor(item.name, item.shape, item.type);
     total += item.bytes();
   }
-  if (const auto odd = std::find_if(items.begin(), items.end(),
-                                    [&](const Item& item) { return job.options.q8_0 && item.type == BlockType::kF16; });
+  if (const auto odd =
+          std::find_if(items.begin(), items.end(),
+                       [&](const Item& item) { return job.settings.q8_0 && item.type == BlockType::kF16; });
       odd != items.end())
     notes.push_back(fmt::format("{} and others whose rows are not blocks of 32 are stored as F16.", odd->name));
 
@@ -184,7 +185,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
 void VerifyGguf(const ExportJob& job, const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / kFile;
   if (job.model.tokenizer) VerifyGgufTokenizer(job.model, file);
-  CheckSameLogits(job, OpenModel(file.string()), file, job.options.q8_0 ? kQ8Tolerance : 0);
+  CheckSameLogits(job, OpenModel(file.string()), file, job.settings.q8_0 ? kQ8Tolerance : 0);
 }
 
 }  // namespace
@@ -193,9 +194,7 @@ const ExportFormat& GgufFormat() {
   static const ExportFormat format = {
       .name = "gguf",
       .summary = "file for llama.cpp: F32, F16, BF16 or Q8_0 (--dtype); no adapters",
-      .adapters = false,
       .own_tensors = true,
-      .half_blocks = false,
       .q8_0 = true,
       .holds = "recipe stock",
       .why_not = WhyNotGguf,

@@ -23,10 +23,7 @@ const ExportFormat& HfFormat() {
   static const ExportFormat format = {
       .name = "hf",
       .summary = "directory that transformers, vLLM, TGI, mergekit and lm-eval load; no adapters",
-      .adapters = false,
       .own_tensors = true,
-      .half_blocks = false,
-      .q8_0 = false,
       .holds = "recipe stock",
       .why_not = WhyNoHfDirectory,
       .write = WriteHf,

@@ -30,7 +30,7 @@ std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
   std::vector<TensorOfParts> tensors =
       StoredTensors(KeptWeights(*job.model.weights, job.plan, /*running_halves=*/true));
   tensors.insert(tensors.end(), extras.tensors.begin(), extras.tensors.end());
-  WriteCheckpoint(tensors, job.options.shard_bytes, out, job.progress);
+  WriteCheckpoint(tensors, job.settings.shard_bytes, out, job.progress);
   out.Create("config.json").Write(config.dump(2) + "\n");
   CopyCompanions(job.model, out);
   for (const auto& [name, content] : extras.files) out.Create(name).Write(content);

@@ -46,8 +46,6 @@ const ExportFormat& HfLraFormat() {
       .adapters = true,
       .own_tensors = true,
       .half_blocks = true,
-      .q8_0 = false,
-      .holds = nullptr,
       .why_not = WhyNotHfLra,
       .write = WriteHfLra,
       .verify = VerifyHfDirectory,

@@ -63,7 +63,7 @@ std::vector<std::pair<int64_t, int64_t>> Slices(const std::vector<int64_t>& kept
 
 // The original's name on the hub, or its directory.
 std::string Reference(const ExportJob& job, const Original& original) {
-  if (original.on_hub || !job.options.base_name.empty()) return original.name;
+  if (original.on_hub || !job.settings.base_name.empty()) return original.name;
   // mergekit opens directories only.
   if (!HasOriginal(job.model, job.plan) || IsGguf(job.model.directory))
     FailUsage(Field("base_model"),
@@ -136,10 +136,6 @@ const ExportFormat& MergekitFormat() {
   static const ExportFormat format = {
       .name = "mergekit",
       .summary = "recipes that prune the original: slices for mergekit, and a line for llama.cpp's llama-quantize",
-      .adapters = false,
-      .own_tensors = false,
-      .half_blocks = false,
-      .q8_0 = false,
       .holds = "correction none",
       .why_not = WhyNotMergekit,
       .write = WriteMergekit,

@@ -37,7 +37,7 @@ std::optional<std::string> RepositoryOfCache(const fs::path& directory) {
 }
 
 std::string NameOf(const ExportJob& job) {
-  if (!job.options.base_name.empty()) return job.options.base_name;
+  if (!job.settings.base_name.empty()) return job.settings.base_name;
   const fs::path directory = fs::absolute(job.model.directory).lexically_normal();
   if (const auto repository = RepositoryOfCache(directory)) return *repository;
   const Json named = BaseConfig(job.model.directory).value("_name_or_path", Json());
@@ -149,7 +149,7 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
     card += Row("tokens of fine-tuning", Count(how.finetune->tokens));
   }
   card += Row("parameters", std::to_string(job.plan.Parameters(*job.model.weights)));
-  card += Row("type of the weights", job.options.q8_0 ? "Q8_0" : Name(job.model.weights->embedding.dtype));
+  card += Row("type of the weights", job.settings.q8_0 ? "Q8_0" : Name(job.model.weights->embedding.dtype));
   card += Row("written by", "shiftrt " SHIFTRT_VERSION);
   card += Measured(how);
   card += "\n## Use\n\n" + usage;

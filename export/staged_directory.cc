@@ -2,7 +2,6 @@
 #include "export/staged_directory.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -47,9 +46,9 @@ StagedDirectory::StagedDirectory(const fs::path& target) : target_(AsName(target
   try {
     fs::create_directories(staged_, error);
     Check(!error, "{}: cannot create the directory: {}", staged_.string(), error.message());
-    lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    Check(lock_ >= 0, "{}: cannot open the directory: {}", staged_.string(), std::strerror(errno));
-    Check(LockTemporary(lock_), "{}: another process removed it", staged_.string());
+    lock_ = Descriptor(::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    Check(lock_.is_open(), "{}: cannot open the directory: {}", staged_.string(), std::strerror(errno));
+    Check(LockTemporary(lock_.get()), "{}: another process removed it", staged_.string());
   } catch (...) {
     Discard();
     throw;
@@ -60,7 +59,6 @@ StagedDirectory::~StagedDirectory() { Discard(); }
 
 void StagedDirectory::Discard() {
   std::error_code ignored;
-  if (lock_ >= 0) ::close(lock_);
   if (!staged_.empty()) fs::remove_all(staged_, ignored);
   ReleaseTemporary(staged_);
   for (const fs::path& directory : made_) fs::remove(directory, ignored);
@@ -74,10 +72,7 @@ void StagedDirectory::Commit() {
   ReleaseTemporary(staged_);
   staged_.clear();
   made_.clear();
-  const int parent = ::open(target_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (parent < 0) return;
-  ::fsync(parent);
-  ::close(parent);
+  FlushDirectory(target_.parent_path());
 }
 
 }  // namespace shiftrt

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "runtime/descriptor.h"
+
 namespace shiftrt {
 
 // Throws UsageError for the field "output" if `target` is a file, or a directory that is not empty. An export is never
@@ -30,7 +32,7 @@ class StagedDirectory {
   void Discard();
 
   std::filesystem::path target_, staged_;
-  int lock_ = -1;                            // tells other processes that this one still writes the directory
+  Descriptor lock_;                          // tells other processes that this one still writes the directory
   std::vector<std::filesystem::path> made_;  // directories above it, the deepest first
 };
 

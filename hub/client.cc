@@ -63,9 +63,9 @@ RemoteFile ParseSibling(const Json& sibling, const std::string& where) {
         where, Printable(file.path));
   const auto lfs = sibling.find("lfs");
   if (lfs != sibling.end() && lfs->is_object()) {
-    if (lfs->contains("sha256") && (*lfs)["sha256"].is_string()) file.etag = (*lfs)["sha256"].get<std::string>();
+    if (lfs->contains("sha256") && (*lfs)["sha256"].is_string()) file.checksum = (*lfs)["sha256"].get<std::string>();
   } else if (sibling.contains("blobId") && sibling["blobId"].is_string()) {
-    file.etag = sibling["blobId"].get<std::string>();
+    file.checksum = sibling["blobId"].get<std::string>();
   }
   if (sibling.contains("size") && sibling["size"].is_number_unsigned()) {
     const auto size = sibling["size"].get<uint64_t>();
@@ -250,10 +250,10 @@ Listing HubClient::Look(const Repository& repository, const std::string& path) {
         "{}: the answer of {} names no commit (X-Repo-Commit): it is no hub, or something between changes its answers",
         what, HostOf(answer->url()));
   RemoteFile file{path, Number(answer->Field("x-linked-size")), BareEtag(answer->Field("x-linked-etag"))};
-  if (file.etag.empty()) file.etag = BareEtag(answer->Field("etag"));
+  if (file.checksum.empty()) file.checksum = BareEtag(answer->Field("etag"));
   if (file.size < 0 && !IsRedirect(answer->status())) file.size = Number(answer->Field("content-length"));
   Check(
-      file.size >= 0 && file.size <= kLargest && IsChecksum(file.etag),
+      file.size >= 0 && file.size <= kLargest && IsChecksum(file.checksum),
       "{}: {} names no size or no checksum of it (X-Linked-Size, X-Linked-Etag, ETag), so that it could not be checked",
       what, HostOf(answer->url()));
   listing.files.push_back(std::move(file));

@@ -11,15 +11,12 @@
 #include "hub/cache.h"
 #include "hub/http.h"
 #include "hub/settings.h"
+#include "include/shiftrt/pull.h"
 
 namespace shiftrt {
 
-// A file of a commit. `etag` is the name of its blob in the cache, and its checksum (hub/digest.h).
-struct RemoteFile {
-  std::string path;
-  int64_t size = 0;
-  std::string etag;
-};
+// A file of a commit. Its checksum (hub/digest.h) is the name of its blob in the cache.
+using RemoteFile = PulledRepository::File;
 
 struct Listing {
   std::string id;      // the repository's name; it differs from the requested one if the hub has renamed it

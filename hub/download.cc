@@ -83,7 +83,7 @@ struct PieceState {
 class FileDownload {
  public:
   FileDownload(const RemoteFile& file, const fs::path& folder, const fs::path& lock, int64_t piece_bytes)
-      : remote(file), blob(folder / "blobs" / file.etag), lock_(std::in_place, lock), piece_bytes_(piece_bytes) {}
+      : remote(file), blob(folder / "blobs" / file.checksum), lock_(std::in_place, lock), piece_bytes_(piece_bytes) {}
 
   // True if this program may download the file now; false while another program has the lock.
   bool Open() {
@@ -188,7 +188,8 @@ class Downloads {
         snapshot_(folder_ / "snapshots" / commit_) {}
 
   void Add(const RemoteFile& file) {
-    files_.emplace_back(file, folder_, hub_.settings().cache / ".locks" / repository_.Folder() / (file.etag + ".lock"),
+    files_.emplace_back(file, folder_,
+                        hub_.settings().cache / ".locks" / repository_.Folder() / (file.checksum + ".lock"),
                         options_.piece_bytes);
     progress_.emplace_back();
     progress_.back().path = file.path;
@@ -311,9 +312,9 @@ class Downloads {
           Name(file), HostOf(exchange.url()), Printable(exchange.redirect()));
     Check(++piece.redirects <= kMaxRedirects, "{}: {} redirects in circles", Name(file), HostOf(exchange.url()));
     const std::string linked = exchange.Field("x-linked-etag");
-    Check(linked.empty() || linked.find(file.remote.etag) != linked.npos,
-          "{}: the hub's listing says checksum {}, its answer {}: give the command again", Name(file), file.remote.etag,
-          Printable(linked));
+    Check(linked.empty() || linked.find(file.remote.checksum) != linked.npos,
+          "{}: the hub's listing says checksum {}, its answer {}: give the command again", Name(file),
+          file.remote.checksum, Printable(linked));
     piece.url = exchange.redirect();
     if (!hub_.IsHub(piece.url)) file.url = piece.url;
   }
@@ -331,7 +332,7 @@ class Downloads {
   // Makes the link snapshots/COMMIT/path -> ../../blobs/ETAG.
   void Link(const FileDownload& file) const {
     const fs::path link = snapshot_ / file.remote.path;
-    const fs::path target = folder_.lexically_relative(link.parent_path()) / "blobs" / file.remote.etag;
+    const fs::path target = folder_.lexically_relative(link.parent_path()) / "blobs" / file.remote.checksum;
     std::error_code error;
     fs::create_directories(link.parent_path(), error);
     if (!error && fs::read_symlink(link, error) == target) return;

@@ -42,16 +42,16 @@ constexpr const char* kOlder = ".incomplete";
 
 fs::path WithSuffix(const fs::path& path, const char* suffix) { return path.string() + suffix; }
 
-int Open(const fs::path& path, int flags) {
-  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-  if (fd < 0) FailFile("open it", path);
-  return fd;
+Descriptor Open(const fs::path& path, int flags) {
+  Descriptor file(::open(path.c_str(), flags | O_CLOEXEC, 0644));
+  if (!file.is_open()) FailFile("open it", path);
+  return file;
 }
 
-void WriteAt(int fd, const void* data, size_t size, int64_t offset, const fs::path& path) {
+void WriteAt(const Descriptor& file, const void* data, size_t size, int64_t offset, const fs::path& path) {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
-    const ssize_t n = ::pwrite(fd, at, size, offset);
+    const ssize_t n = ::pwrite(file.get(), at, size, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) FailFile("write it", path);
     at += n, offset += n, size -= n;
@@ -59,10 +59,10 @@ void WriteAt(int fd, const void* data, size_t size, int64_t offset, const fs::pa
 }
 
 // Reads up to `size` bytes and returns how many there were.
-int64_t ReadAt(int fd, void* data, int64_t size, int64_t offset) {
+int64_t ReadAt(const Descriptor& file, void* data, int64_t size, int64_t offset) {
   int64_t done = 0;
   while (done < size) {
-    const ssize_t n = ::pread(fd, static_cast<char*>(data) + done, size - done, offset + done);
+    const ssize_t n = ::pread(file.get(), static_cast<char*>(data) + done, size - done, offset + done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     done += n;
@@ -74,11 +74,10 @@ int64_t ReadAt(int fd, void* data, int64_t size, int64_t offset) {
 // remove it.
 std::vector<int64_t> ReadRecord(const fs::path& path) {
   constexpr int64_t kMostWords = kRecordHead + kMostPieces + 1;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return {};
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file.is_open()) return {};
   std::vector<int64_t> words(kMostWords);
-  const int64_t bytes = ReadAt(fd, words.data(), kMostWords * static_cast<int64_t>(sizeof(int64_t)), 0);
-  ::close(fd);
+  const int64_t bytes = ReadAt(file, words.data(), kMostWords * static_cast<int64_t>(sizeof(int64_t)), 0);
   words.resize(bytes / sizeof(int64_t));
   return words;
 }
@@ -131,32 +130,27 @@ PartialFile::PartialFile(const fs::path& blob, int64_t size, int64_t piece_bytes
     fs::rename(WithSuffix(blob, kOlder), data_, none);  // fails if there is none
   }
   present_ = pieces_.Present();
-  fd_ = Open(data_, O_RDWR | O_CREAT);
-  if (pieces() > 1 || fs::exists(record_, none)) record_fd_ = Open(record_, O_RDWR | O_CREAT);
+  file_ = Open(data_, O_RDWR | O_CREAT);
+  if (pieces() > 1 || fs::exists(record_, none)) record_file_ = Open(record_, O_RDWR | O_CREAT);
   WriteRecord();
 }
 
-PartialFile::~PartialFile() {
-  if (fd_ >= 0) ::close(fd_);
-  if (record_fd_ >= 0) ::close(record_fd_);
-}
-
 void PartialFile::WriteRecord() const {
-  if (record_fd_ < 0) return;
+  if (!record_file_.is_open()) return;
   std::vector<int64_t> words = {kRecordMagic, size_, pieces_.piece_bytes};
   words.insert(words.end(), pieces_.done.begin(), pieces_.done.end());
-  if (::ftruncate(record_fd_, 0) != 0) FailFile("empty it", record_);
-  WriteAt(record_fd_, words.data(), words.size() * sizeof(int64_t), 0, record_);
+  if (::ftruncate(record_file_.get(), 0) != 0) FailFile("empty it", record_);
+  WriteAt(record_file_, words.data(), words.size() * sizeof(int64_t), 0, record_);
 }
 
 void PartialFile::Record(int64_t piece) const {
-  if (record_fd_ < 0) return;
-  WriteAt(record_fd_, &pieces_.done[piece], sizeof(int64_t),
+  if (!record_file_.is_open()) return;
+  WriteAt(record_file_, &pieces_.done[piece], sizeof(int64_t),
           (kRecordHead + piece) * static_cast<int64_t>(sizeof(int64_t)), record_);
 }
 
 void PartialFile::Append(int64_t piece, std::string_view bytes) {
-  WriteAt(fd_, bytes.data(), bytes.size(), Next(piece), data_);
+  WriteAt(file_, bytes.data(), bytes.size(), Next(piece), data_);
   pieces_.done[piece] += std::ssize(bytes);
   present_ += std::ssize(bytes);
   Record(piece);
@@ -168,7 +162,7 @@ void PartialFile::StartAgain(bool in_one_piece) {
   present_ = checked_ = 0;
   digest_ = Digest(blob_.filename().string(), size_);
   WriteRecord();
-  if (::ftruncate(fd_, 0) != 0) FailFile("empty it", data_);
+  if (::ftruncate(file_.get(), 0) != 0) FailFile("empty it", data_);
 }
 
 bool PartialFile::Check(int64_t limit) {
@@ -182,7 +176,7 @@ bool PartialFile::Check(int64_t limit) {
   }
   if (end == checked_) return false;
   std::vector<std::byte> bytes(end - checked_);
-  shiftrt::Check(ReadAt(fd_, bytes.data(), std::ssize(bytes), checked_) == std::ssize(bytes),
+  shiftrt::Check(ReadAt(file_, bytes.data(), std::ssize(bytes), checked_) == std::ssize(bytes),
                  "{}: cannot read back bytes {} to {}", data_.string(), checked_, end);
   digest_.Update(bytes);
   checked_ = end;
@@ -193,7 +187,7 @@ bool PartialFile::Right() { return digest_.Hex() == blob_.filename().string(); }
 
 void PartialFile::Commit() {
   // An older file that was taken over may be longer than it should be.
-  if (::ftruncate(fd_, size_) != 0 || ::fsync(fd_) != 0) FailFile("flush it to disk", data_);
+  if (::ftruncate(file_.get(), size_) != 0 || ::fsync(file_.get()) != 0) FailFile("flush it to disk", data_);
   if (::rename(data_.c_str(), blob_.c_str()) != 0) FailFile("rename it", data_);
   std::error_code none;
   fs::remove(record_, none);
@@ -205,15 +199,11 @@ FileLock::FileLock(const fs::path& path) : path_(path) {
   Check(!error, "{}: cannot create the directory: {}", path.parent_path().string(), error.message());
 }
 
-FileLock::~FileLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 bool FileLock::Try() {
   while (true) {
-    if (fd_ < 0) fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664);
-    if (fd_ < 0) FailFile("open it", path_);
-    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (!file_.is_open()) file_ = Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0664));
+    if (!file_.is_open()) FailFile("open it", path_);
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK || errno == EINTR) return false;
       if (errno == ENOTSUP || errno == ENOLCK || errno == ENOSYS) return true;  // a file system without locks
       FailFile("lock it", path_);
@@ -221,8 +211,9 @@ bool FileLock::Try() {
     // The program that held the lock may have removed the file; then other programs would not see this lock.
     struct stat ours {
     }, there{};
-    if (::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino) return true;
-    ::close(std::exchange(fd_, -1));
+    if (::fstat(file_.get(), &ours) == 0 && ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino)
+      return true;
+    file_ = Descriptor();
   }
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hub/digest.h"
+#include "runtime/descriptor.h"
 
 namespace shiftrt {
 
@@ -32,9 +33,6 @@ class PartialFile {
   // Opens the file of a blob of `size` bytes whose name is its checksum (IsChecksum), and continues from the bytes on
   // disk. Throws Error.
   PartialFile(const std::filesystem::path& blob, int64_t size, int64_t piece_bytes);
-  ~PartialFile();
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
 
   int64_t pieces() const { return std::ssize(pieces_.done); }
   int64_t Begin(int64_t piece) const { return piece * pieces_.piece_bytes; }
@@ -69,7 +67,7 @@ class PartialFile {
   int64_t size_, present_ = 0, checked_ = 0;
   Pieces pieces_;
   Digest digest_;
-  int fd_ = -1, record_fd_ = -1;  // there is a record only for several pieces
+  Descriptor file_, record_file_;  // there is a record only for several pieces
 };
 
 // The lock of a blob (flock on a file of its own), which huggingface_hub uses too.
@@ -77,15 +75,12 @@ class FileLock {
  public:
   // Throws Error if the file cannot be made.
   explicit FileLock(const std::filesystem::path& path);
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
 
   bool Try();  // true if the lock is taken now; does not wait
 
  private:
   std::filesystem::path path_;
-  int fd_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace shiftrt

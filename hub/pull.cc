@@ -62,7 +62,7 @@ std::string WhyDamaged(const RemoteFile& file, const fs::path& blob, bool verify
   const auto size = static_cast<int64_t>(fs::file_size(blob, error));
   if (size != file.size) return fmt::format("the cache has {} bytes of it, the hub lists {}", size, file.size);
   if (!verify) return "";
-  Digest digest(file.etag, size);
+  Digest digest(file.checksum, size);
   const MappedFile content(blob);
   constexpr size_t kPiece = size_t{1} << 24;
   for (std::span<const std::byte> left = content.bytes(); !left.empty();
@@ -70,13 +70,13 @@ std::string WhyDamaged(const RemoteFile& file, const fs::path& blob, bool verify
     CheckInterrupted();
     digest.Update(left.first(std::min(left.size(), kPiece)));
   }
-  return digest.Hex() == file.etag ? "" : "its checksum in the cache is wrong";
+  return digest.Hex() == file.checksum ? "" : "its checksum in the cache is wrong";
 }
 
 // The bytes of a file that are not on disk yet.
 int64_t Missing(const RemoteFile& file, const fs::path& blobs) {
   std::error_code none;
-  const fs::path blob = blobs / file.etag;
+  const fs::path blob = blobs / file.checksum;
   if (fs::exists(blob, none)) return 0;
   return file.size - ReadPieces(blob, file.size, DownloadOptions().piece_bytes).Present();
 }
@@ -87,9 +87,8 @@ void CheckSpace(const PullPlan& plan, const fs::path& cache) {
   while (!fs::exists(place, error) && place.has_relative_path()) place = place.parent_path();
   const fs::space_info space = fs::space(place, error);
   if (error || plan.missing_bytes <= static_cast<int64_t>(space.available)) return;
-  Fail("{}: {} are to come, and {} has {} left: make room, or put the cache elsewhere with HF_HUB_CACHE=DIR",
-       plan.repository.Description(), Bytes(plan.missing_bytes), cache.string(),
-       Bytes(static_cast<int64_t>(space.available)));
+  Fail("{}: {} are to come, and {} has {} left: make room, or put the cache elsewhere with HF_HUB_CACHE=DIR", plan.name,
+       Bytes(plan.missing_bytes), cache.string(), Bytes(static_cast<int64_t>(space.available)));
 }
 
 }  // namespace
@@ -166,7 +165,7 @@ Listing Choose(HubClient& hub, const PullRequest& request) {
   at.revision = listing.commit;
   // A mirror may list names only: then each file is asked for.
   for (RemoteFile& file : files)
-    if (file.size < 0 || !IsChecksum(file.etag)) file = hub.Look(at, file.path).files.front();
+    if (file.size < 0 || !IsChecksum(file.checksum)) file = hub.Look(at, file.path).files.front();
   listing.files = std::move(files);
   return listing;
 }
@@ -177,27 +176,31 @@ PullPlan PlanPull(HubClient& hub, const PullRequest& request) {
   Listing chosen = Choose(hub, request);
   PullPlan plan;
   plan.repository = request.repository;
+  plan.name = request.repository.Description();
   plan.commit = chosen.commit;
   plan.files = std::move(chosen.files);
   if (chosen.id != request.repository.id) plan.renamed_to = chosen.id;
   std::stable_sort(plan.files.begin(), plan.files.end(),
                    [](const RemoteFile& a, const RemoteFile& b) { return a.size < b.size; });
   const fs::path cache = hub.settings().cache, folder = cache / plan.repository.Folder();
-  plan.snapshot = folder / "snapshots" / plan.commit;
+  plan.directory = folder / "snapshots" / plan.commit;
   for (const RemoteFile& file : plan.files) {
     plan.bytes += file.size;
-    const fs::path blob = folder / "blobs" / file.etag;
+    const fs::path blob = folder / "blobs" / file.checksum;
     const std::string why = fs::exists(blob) ? WhyDamaged(file, blob, request.verify) : "";
-    if (!why.empty()) plan.damaged.push_back({blob, fmt::format("{}: {}", file.path, why)});
+    if (!why.empty()) {
+      plan.damaged.push_back(fmt::format("{}: {}", file.path, why));
+      plan.damaged_blobs.push_back(blob);
+    }
     plan.missing_bytes += why.empty() ? Missing(file, folder / "blobs") : file.size;
   }
   CheckSpace(plan, cache);
   return plan;
 }
 
-fs::path Pull(HubClient& hub, const PullPlan& plan, const DownloadProgress& progress, const DownloadOptions& options) {
+void Pull(HubClient& hub, const PullPlan& plan, const DownloadProgress& progress, const DownloadOptions& options) {
   const fs::path cache = hub.settings().cache;
-  for (const PullPlan::Damaged& damaged : plan.damaged) fs::remove(damaged.blob);
+  for (const fs::path& blob : plan.damaged_blobs) fs::remove(blob);
   Download(hub, plan.repository, plan.commit, plan.files, progress, options);
   // Two threads would write the same temporary file, whose name has the number of the process.
   static std::mutex small_files;
@@ -209,7 +212,6 @@ fs::path Pull(HubClient& hub, const PullPlan& plan, const DownloadProgress& prog
     fs::create_directories(ref.parent_path(), none);
     if (!fs::exists(ref, none) || ReadFile(ref, 4096) != plan.commit) WriteFile(ref, plan.commit);
   }
-  return plan.snapshot;
 }
 
 }  // namespace shiftrt

@@ -31,27 +31,17 @@ struct PullRequest {
 // no safetensors, naming the formats that are there.
 std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const std::string& repository);
 
-struct PullPlan {
-  Repository repository;  // as the user named it; the cache uses this name
-  std::string commit;
-  std::filesystem::path snapshot;        // directory of the files
-  std::vector<RemoteFile> files;         // the smallest first
-  int64_t bytes = 0, missing_bytes = 0;  // bytes of all files, and of those that are still missing
-  // Files in the cache that differ from the hub's listing, with the reason, for people. Pull() fetches them again.
-  struct Damaged {
-    std::filesystem::path blob;
-    std::string why;
-  };
-  std::vector<Damaged> damaged;
-  std::string renamed_to;  // the hub's current name of the repository, if it differs
+// A download that PlanPull() has prepared, with what the public face shows of it.
+struct PullPlan : PulledRepository {
+  Repository repository;                             // as the user named it; the cache uses this name
+  std::vector<std::filesystem::path> damaged_blobs;  // those of `damaged`; Pull() fetches them again
 };
 
 // Asks the hub for the files, and compares those in the cache with what it lists. Throws Error if nothing matches, and
 // if the disk is too small.
 PullPlan PlanPull(HubClient& hub, const PullRequest& request);
 
-// Downloads the missing files, and points the revision to this commit. Returns the snapshot.
-std::filesystem::path Pull(HubClient& hub, const PullPlan& plan, const DownloadProgress& progress,
-                           const DownloadOptions& options = {});
+// Downloads the missing files, and points the revision to this commit.
+void Pull(HubClient& hub, const PullPlan& plan, const DownloadProgress& progress, const DownloadOptions& options = {});
 
 }  // namespace shiftrt

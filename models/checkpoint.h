@@ -37,7 +37,7 @@ std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directo
 std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config);
 
 // The type that the tensor gets in memory: `dtype`, or with kAuto its type in the file, or bfloat16 if it is quantised.
-DType MemoryType(const FileTensor& tensor, LoadDType dtype);
+DType MemoryType(const FileTensor& tensor, WeightType dtype);
 
 // Returns `tensor` in the type that `options` asks for: a view of the mapped file if it has that type there, otherwise
 // a copy that `weights` keeps. Throws Error, which begins with `where`, for a number that is too large for the type

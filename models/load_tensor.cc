@@ -131,12 +131,12 @@ TensorView Elsewhere(const FileTensor& tensor, DType type, Weights& weights) {
 
 }  // namespace
 
-DType MemoryType(const FileTensor& tensor, LoadDType dtype) {
+DType MemoryType(const FileTensor& tensor, WeightType dtype) {
   switch (dtype) {
-    case LoadDType::kFloat32: return DType::kFloat32;
-    case LoadDType::kFloat16: return DType::kFloat16;
-    case LoadDType::kBFloat16: return DType::kBFloat16;
-    case LoadDType::kAuto: break;
+    case WeightType::kFloat32: return DType::kFloat32;
+    case WeightType::kFloat16: return DType::kFloat16;
+    case WeightType::kBFloat16: return DType::kBFloat16;
+    case WeightType::kAsStored: break;
   }
   return PlainType(tensor.type).value_or(DType::kBFloat16);
 }

@@ -44,50 +44,17 @@ TensorView Store(const char* what, std::span<const Value> values, TensorView ten
 
 }  // namespace
 
-OwnBlock::OwnBlock(std::shared_ptr<const BlockWeights> block) : weights_(*block) {
-  storage_.push_back(std::move(block));
-}
-
-OwnBlock::OwnBlock(const Weights& weights, const BlockStage& stage) : weights_(TensorsOf(weights, stage)) {
-  if (stage.own) storage_.push_back(stage.own);
-}
-
-void OwnBlock::Replace(TensorView BlockWeights::*member, std::span<const float> values) {
+template <typename Tensors>
+void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const float> values) {
   weights_.*member = Store(NameOf(member), values, weights_.*member, storage_);
 }
 
-void OwnBlock::Replace(TensorView BlockWeights::*member, std::span<const double> values) {
+template <typename Tensors>
+void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const double> values) {
   weights_.*member = Store(NameOf(member), values, weights_.*member, storage_);
 }
 
-void OwnBlock::Replace(TensorView BlockWeights::*member, const TensorView& tensor,
-                       std::shared_ptr<const void> storage) {
-  weights_.*member = tensor;
-  storage_.push_back(std::move(storage));
-}
-
-std::shared_ptr<const BlockWeights> OwnBlock::Share(std::shared_ptr<const OwnBlock> block) {
-  const BlockWeights* const weights = &block->weights_;
-  return {std::move(block), weights};
-}
-
-OwnOutput::OwnOutput(const Weights& weights, const DepthPlan& plan) : weights_(plan.Output(weights)) {
-  if (plan.output) storage_.push_back(plan.output);
-}
-
-void OwnOutput::Replace(TensorView OutputWeights::*member, std::span<const float> values) {
-  weights_.*member = Store(NameOf(member), values, weights_.*member, storage_);
-}
-
-void OwnOutput::Replace(TensorView OutputWeights::*member, const TensorView& tensor,
-                        std::shared_ptr<const void> storage) {
-  weights_.*member = tensor;
-  storage_.push_back(std::move(storage));
-}
-
-std::shared_ptr<const OutputWeights> OwnOutput::Share(std::shared_ptr<const OwnOutput> output) {
-  const OutputWeights* const weights = &output->weights_;
-  return {std::move(output), weights};
-}
+template class OwnCopy<BlockWeights>;
+template class OwnCopy<OutputWeights>;
 
 }  // namespace shiftrt

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "models/plan.h"
@@ -11,49 +12,51 @@
 
 namespace shiftrt {
 
-// A copy of a block with some tensors of its own in place of the model's.
-class OwnBlock {
+// A copy of the tensors of a block (BlockWeights), or of the final norm and the head (OutputWeights), with some of its
+// own in place of the model's.
+template <typename Tensors>
+class OwnCopy {
  public:
-  explicit OwnBlock(const BlockWeights& block) : weights_(block) {}
-  // Copies `block`, whose tensors may be its own already, and keeps it alive.
-  explicit OwnBlock(std::shared_ptr<const BlockWeights> block);
-  // Copies the tensors that `stage` runs with.
-  OwnBlock(const Weights& weights, const BlockStage& stage);
-
-  const BlockWeights& weights() const { return weights_; }
+  const Tensors& weights() const { return weights_; }
   // Replaces a tensor by `values`, in the tensor's type and shape. Throws Error for a value that is not finite in that
   // type.
-  void Replace(TensorView BlockWeights::*member, std::span<const float> values);
-  void Replace(TensorView BlockWeights::*member, std::span<const double> values);
+  void Replace(TensorView Tensors::*member, std::span<const float> values);
+  void Replace(TensorView Tensors::*member, std::span<const double> values);
   // Puts `tensor` there, which `storage` keeps alive.
-  void Replace(TensorView BlockWeights::*member, const TensorView& tensor, std::shared_ptr<const void> storage);
+  void Replace(TensorView Tensors::*member, const TensorView& tensor, std::shared_ptr<const void> storage) {
+    weights_.*member = tensor;
+    storage_.push_back(std::move(storage));
+  }
 
-  // The tensors of `block` as a pointer that keeps the block alive.
-  static std::shared_ptr<const BlockWeights> Share(std::shared_ptr<const OwnBlock> block);
+  // The tensors of `own` as a pointer that keeps it alive.
+  static std::shared_ptr<const Tensors> Share(std::shared_ptr<const OwnCopy> own) {
+    const Tensors* const weights = &own->weights_;
+    return {std::move(own), weights};
+  }
+
+ protected:
+  // `storage` keeps the tensors alive that are not the model's; or it is null.
+  explicit OwnCopy(const Tensors& tensors, std::shared_ptr<const void> storage = nullptr)
+      : weights_(tensors), storage_{std::move(storage)} {}
 
  private:
-  BlockWeights weights_;
+  Tensors weights_;
   std::vector<std::shared_ptr<const void>> storage_;
 };
 
-// A copy of the final norm and the head, some of them its own in place of the model's.
-class OwnOutput {
+class OwnBlock : public OwnCopy<BlockWeights> {
+ public:
+  explicit OwnBlock(const BlockWeights& block) : OwnCopy(block) {}
+  // Copies `block`, whose tensors may be its own already, and keeps it alive.
+  explicit OwnBlock(const std::shared_ptr<const BlockWeights>& block) : OwnCopy(*block, block) {}
+  // Copies the tensors that `stage` runs with.
+  OwnBlock(const Weights& weights, const BlockStage& stage) : OwnCopy(TensorsOf(weights, stage), stage.own) {}
+};
+
+class OwnOutput : public OwnCopy<OutputWeights> {
  public:
   // Copies the final norm and head that `plan` runs with.
-  OwnOutput(const Weights& weights, const DepthPlan& plan);
-
-  const OutputWeights& weights() const { return weights_; }
-  // As OwnBlock::Replace.
-  void Replace(TensorView OutputWeights::*member, std::span<const float> values);
-  // Puts `tensor` there, which `storage` keeps alive.
-  void Replace(TensorView OutputWeights::*member, const TensorView& tensor, std::shared_ptr<const void> storage);
-
-  // The tensors of `output` as a pointer that keeps it alive.
-  static std::shared_ptr<const OutputWeights> Share(std::shared_ptr<const OwnOutput> output);
-
- private:
-  OutputWeights weights_;
-  std::vector<std::shared_ptr<const void>> storage_;
+  OwnOutput(const Weights& weights, const DepthPlan& plan) : OwnCopy(plan.Output(weights), plan.output) {}
 };
 
 }  // namespace shiftrt

@@ -35,7 +35,7 @@ class DeclaredCheckpoint final : public Checkpoint {
   BlockType type_;
 };
 
-ModelShapes Describe(const fs::path& model, const ModelConfig& config, LoadDType dtype, Checkpoint& checkpoint) {
+ModelShapes Describe(const fs::path& model, const ModelConfig& config, WeightType dtype, Checkpoint& checkpoint) {
   const std::shared_ptr<const void> nowhere = ReserveAddresses(1);
   auto weights = std::make_shared<Weights>();
   weights->config = config;
@@ -83,7 +83,7 @@ DType DeclaredType(const nlohmann::json& config, const std::string& file) {
 
 }  // namespace
 
-ModelShapes ShapesOfConfig(const fs::path& config, LoadDType dtype) {
+ModelShapes ShapesOfConfig(const fs::path& config, WeightType dtype) {
   const nlohmann::json json = ReadUnmarked(config);
   const ModelConfig parsed = ConfigFromJson(json, config.string());
   DeclaredCheckpoint checkpoint(parsed, BlockTypeOf(DeclaredType(json, config.string())));
@@ -92,7 +92,7 @@ ModelShapes ShapesOfConfig(const fs::path& config, LoadDType dtype) {
   return shapes;
 }
 
-ModelShapes ShapesOfModel(const fs::path& model, LoadDType dtype) {
+ModelShapes ShapesOfModel(const fs::path& model, WeightType dtype) {
   const bool gguf = IsGguf(model);
   if (!gguf && !fs::exists(model / "model.safetensors") && !fs::exists(model / "model.safetensors.index.json"))
     return ShapesOfConfig(model / "config.json", dtype);

@@ -24,10 +24,10 @@ struct ModelShapes {
 // The shapes that a config.json describes. Every tensor has the type `dtype`, or else the type that the file names
 // (dtype, torch_dtype), or else bfloat16. Throws Error as LoadConfig does, and for a type that is not float32, float16
 // or bfloat16.
-ModelShapes ShapesOfConfig(const std::filesystem::path& config, LoadDType dtype = LoadDType::kAuto);
+ModelShapes ShapesOfConfig(const std::filesystem::path& config, WeightType dtype = WeightType::kAsStored);
 
 // The shapes of a model: of a Hugging Face directory from the headers of its files, or from its config.json if it has
 // no weights; of a GGUF file from its header. Throws Error as LoadWeights does.
-ModelShapes ShapesOfModel(const std::filesystem::path& model, LoadDType dtype = LoadDType::kAuto);
+ModelShapes ShapesOfModel(const std::filesystem::path& model, WeightType dtype = WeightType::kAsStored);
 
 }  // namespace shiftrt

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "include/shiftrt/blocks.h"
+#include "include/shiftrt/resources.h"
 #include "models/config.h"
 #include "models/split.h"
 #include "runtime/block_types.h"
@@ -97,11 +98,8 @@ struct SplitPlace {
 // Name and shape of every tensor of a checkpoint of this configuration, in layer order.
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config);
 
-// kAuto: as stored; quantised tensors, which are always converted, become bfloat16.
-enum class LoadDType { kAuto, kFloat32, kFloat16, kBFloat16 };
-
 struct LoadOptions {
-  LoadDType dtype = LoadDType::kAuto;
+  WeightType dtype = WeightType::kAsStored;
   bool check_finite = false;     // look at every weight for NaN and infinity
   bool adapters_beside = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
   bool merge_lora = true;        // false: a saved model is opened without its LoRA factors

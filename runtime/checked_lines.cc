@@ -42,29 +42,21 @@ CheckedLines ReadCheckedLines(const std::filesystem::path& file) {
   return lines;
 }
 
-LineAppender::LineAppender(const std::filesystem::path& file) : file_(file) {
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
-  Check(fd_ >= 0, "{}: cannot open it for writing: {}", file.string(), std::strerror(errno));
+LineAppender::LineAppender(const std::filesystem::path& file)
+    : file_(file), fd_(::open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644)) {
+  Check(fd_.is_open(), "{}: cannot open it for writing: {}", file.string(), std::strerror(errno));
   struct stat info {};
-  const bool regular = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
+  Check(::fstat(fd_.get(), &info) == 0 && S_ISREG(info.st_mode), "{}: not a regular file", file.string());
   char last = '\n';
-  if (regular && info.st_size > 0 && ::pread(fd_, &last, 1, info.st_size - 1) != 1) last = '\0';
-  try {
-    Check(regular, "{}: not a regular file", file.string());
-    if (last != '\n') Write("\n");
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
+  if (info.st_size > 0 && ::pread(fd_.get(), &last, 1, info.st_size - 1) != 1) last = '\0';
+  if (last != '\n') Write("\n");
 }
-
-LineAppender::~LineAppender() { ::close(fd_); }
 
 void LineAppender::Add(std::string_view text) { Write(fmt::format("{} {}\n", HashHex(text), text)); }
 
 void LineAppender::Write(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     Check(written >= 0, "{}: cannot write it: {}", file_.string(), std::strerror(errno));
     bytes.remove_prefix(static_cast<size_t>(written));

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/descriptor.h"
+
 namespace shiftrt {
 
 struct CheckedLines {
@@ -23,9 +25,6 @@ class LineAppender {
   // Opens a regular file for appending and creates it if it is missing. If its last line has no end, a line end comes
   // first. Throws Error; a pipe is refused at once instead of being waited for.
   explicit LineAppender(const std::filesystem::path& file);
-  ~LineAppender();
-  LineAppender(const LineAppender&) = delete;
-  LineAppender& operator=(const LineAppender&) = delete;
 
   // `text` is one line. Throws Error if it cannot be written.
   void Add(std::string_view text);
@@ -34,7 +33,7 @@ class LineAppender {
   void Write(std::string_view bytes);
 
   std::filesystem::path file_;
-  int fd_ = -1;
+  Descriptor fd_;
 };
 
 }  // namespace shiftrt

@@ -23,31 +23,16 @@ namespace shiftrt {
 
 namespace {
 
-// A file descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 [[noreturn]] void FailSystem(const char* action, const std::filesystem::path& path) {
   const int error = errno;
   Fail("{}: cannot {}: {}", path.string(), action, error == ENOMEM ? "out of memory" : std::strerror(error));
 }
 
 // A pipe is opened without waiting for a writer; OpenedSize then refuses it.
-int OpenToRead(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) FailSystem("open it", path);
-  return fd;
+Descriptor OpenToRead(const std::filesystem::path& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) FailSystem("open it", path);
+  return file;
 }
 
 // The size of a regular file.
@@ -65,7 +50,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const Descriptor fd(OpenToRead(path));
+  const Descriptor fd = OpenToRead(path);
   size_ = OpenedSize(fd.get(), path);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
@@ -88,7 +73,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
-  const Descriptor fd(OpenToRead(path));
+  const Descriptor fd = OpenToRead(path);
   const uint64_t size = OpenedSize(fd.get(), path);
   Check(size <= limit, "{}: has {} bytes, at most {} are allowed for this kind of file", path.string(), size, limit);
   std::string text(size, '\0');
@@ -114,37 +99,34 @@ bool IsStream(const std::filesystem::path& path) {
   return std::filesystem::is_other(path, none);
 }
 
+}  // namespace
+
 void FlushDirectory(const std::filesystem::path& path) {
   const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.get() >= 0) ::fsync(directory.get());
+  if (directory.is_open()) ::fsync(directory.get());
 }
-
-}  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   Check(!std::filesystem::is_directory(path), "{}: is a directory, expected a file to write", path.string());
   if (IsStream(path)) {
     // A named pipe that nobody reads would be waited for. It is opened without waiting, and then written with waiting.
-    fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
-    if (fd_ < 0 && errno == ENXIO) Fail("{}: a pipe that no program reads", path_.string());
-    if (fd_ < 0) FailSystem("open it for writing", path_);
-    ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
+    fd_ = Descriptor(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK));
+    if (!fd_.is_open() && errno == ENXIO) Fail("{}: a pipe that no program reads", path_.string());
+    if (!fd_.is_open()) FailSystem("open it for writing", path_);
+    ::fcntl(fd_.get(), F_SETFL, ::fcntl(fd_.get(), F_GETFL) & ~O_NONBLOCK);
     return;
   }
   RemoveAbandoned(path_);
   temporary_ = TemporaryName(path_);
   do {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
-    if (fd_ < 0) FailSystem("create a temporary file in its directory", path_);
-  } while (!LockTemporary(fd_));
+    fd_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!fd_.is_open()) FailSystem("create a temporary file in its directory", path_);
+  } while (!LockTemporary(fd_.get()));
   HoldTemporary(temporary_);
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  if (temporary_.empty()) return;
+  if (!fd_.is_open() || temporary_.empty()) return;
   ::unlink(temporary_.c_str());
   ReleaseTemporary(temporary_);
 }
@@ -153,7 +135,7 @@ void AtomicFile::Write(std::span<const std::byte> bytes) {
   constexpr size_t kPiece = size_t{1} << 26;  // small enough to react to Ctrl-C
   while (!bytes.empty()) {
     CheckInterrupted();
-    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kPiece));
+    const ssize_t n = ::write(fd_.get(), bytes.data(), std::min(bytes.size(), kPiece));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) FailSystem("write it", path_);
     bytes = bytes.subspan(static_cast<size_t>(n));
@@ -162,14 +144,14 @@ void AtomicFile::Write(std::span<const std::byte> bytes) {
 
 void AtomicFile::Flush() {
   if (temporary_.empty()) return;  // a stream is not on disk
-  if (::fsync(fd_) != 0) FailSystem("flush it to disk", path_);
+  if (::fsync(fd_.get()) != 0) FailSystem("flush it to disk", path_);
 }
 
 void AtomicFile::Rename() {
   if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) FailSystem("rename the temporary file to it", path_);
   ReleaseTemporary(temporary_);
-  ::close(std::exchange(fd_, -1));
+  fd_ = Descriptor();
 }
 
 void AtomicFile::Commit() {
@@ -188,20 +170,16 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& path)
     : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   constexpr int kTries = 6000;
   for (int tries = 0; tries < kTries; ++tries) {
-    if (fd_ < 0 || ::flock(fd_, LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR)) return;
+    if (!fd_.is_open() || ::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR))
+      return;
     if (interrupted && interrupts_held == 0) break;
     ::usleep(10'000);
   }
-  ::close(fd_);
   CheckInterrupted();
   Fail(
       "{}: another program has held the lock of this directory for a minute; nothing was changed in it. Write to "
       "another directory, or stop that program",
       path.string());
-}
-
-DirectoryLock::~DirectoryLock() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 AtomicDirectory::AtomicDirectory(const std::filesystem::path& path) : path_(path) { Make(path); }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/check.h"
+#include "runtime/descriptor.h"
 
 namespace shiftrt {
 
@@ -55,8 +56,11 @@ class AtomicFile {
 
  private:
   std::filesystem::path path_, temporary_;  // temporary_ is empty for a stream
-  int fd_ = -1;
+  Descriptor fd_;
 };
+
+// Flushes the names of its files to disk, as far as the file system lets it.
+void FlushDirectory(const std::filesystem::path& path);
 
 // Writes a whole file with AtomicFile.
 void WriteFile(const std::filesystem::path& path, std::string_view text);
@@ -67,12 +71,9 @@ void WriteFile(const std::filesystem::path& path, std::string_view text);
 class DirectoryLock {
  public:
   explicit DirectoryLock(const std::filesystem::path& path);
-  ~DirectoryLock();
-  DirectoryLock(const DirectoryLock&) = delete;
-  DirectoryLock& operator=(const DirectoryLock&) = delete;
 
  private:
-  int fd_;
+  Descriptor fd_;
 };
 
 // Writes several files of one directory, or of directories in it ("lora/model"). Commit() flushes them all, then

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/descriptor.h"
+
 namespace shiftrt {
 
 namespace fs = std::filesystem;
@@ -78,11 +80,9 @@ void RemoveAbandoned(const fs::path& output) {
   for (fs::directory_iterator at(directory, none), end; !none && at != end; at.increment(none))
     if (IsTemporaryOf(at->path().filename().string(), name)) found.push_back(at->path());
   for (const fs::path& path : found) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 && errno == ELOOP) fs::remove(path, none);  // no program makes such a link
-    if (fd < 0) continue;
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, none);
-    ::close(fd);
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC));
+    if (!file.is_open() && errno == ELOOP) fs::remove(path, none);  // no program makes such a link
+    if (file.is_open() && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, none);
   }
 }
 

@@ -223,8 +223,7 @@ int Run(const FinetuneCommand& command) {
       fmt::print("saved: {}\n", training.save.string());
       WarnOfRounding(result.rounding, command.merge_lora);
     }
-    outcomes.push_back({training.name, result.history, training.settings.keep_best, result.parameters,
-                        result.peak_bytes, result.kept_blocks, measure(result.model).perplexity});
+    outcomes.push_back({training.name, result, training.settings.keep_best, measure(result.model).perplexity});
     const std::string name = training.name.empty() ? "tuned" : training.name;
     tuned.push_back({name, name, std::move(result.model)});
   }

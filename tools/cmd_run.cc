@@ -155,12 +155,7 @@ FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired,
 
 // The recovery for --json; its charts are added to `sections`.
 Json RecoveryJson(const FinetunedModel& recovered, std::vector<Section>& sections) {
-  const TrainingOutcome outcome = {"",
-                                   recovered.history,
-                                   /*kept_best=*/true,
-                                   recovered.parameters,
-                                   recovered.peak_bytes,
-                                   recovered.kept_blocks};
+  const TrainingOutcome outcome = {"", recovered, /*kept_best=*/true};
   for (Section& section : TrainingPage("", "", {outcome}).sections) {
     section.heading = "Recovery: " + section.heading;
     sections.push_back(std::move(section));

@@ -5,7 +5,6 @@
 
 #include "shiftrt/sweep.h"
 #include "tools/evaluation.h"
-#include "tools/fields.h"
 #include "tools/named_recipes.h"
 #include "tools/options.h"
 #include "tools/paper/paper.h"

@@ -30,7 +30,7 @@ using Json = nlohmann::json;
 constexpr int64_t kTextTokens = 341469;
 
 ModelShapes OpenShapes(const DryRun& run) {
-  const LoadDType dtype = run.common.Loading().dtype;
+  const WeightType dtype = run.common.Loading().dtype;
   if (!run.options.config.empty()) return ShapesOfConfig(run.options.config, dtype);
   const std::filesystem::path model = ResolveModel(run.common.model);
   if (std::filesystem::exists(model / kAdaptedFile) || IsHfLra(model))

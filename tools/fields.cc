@@ -2,6 +2,7 @@
 #include "tools/fields.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string_view>
 
 #include "tools/find_option.h"
@@ -10,81 +11,57 @@ namespace shiftrt {
 
 namespace {
 
-// Where commands call a field differently, the first option that the command has is meant.
+// The fields that have the name of their option, but for a '_' in the place of a '-'.
+constexpr std::string_view kOptions[] = {
+    "adapters", "base_model", "bos",      "budget",    "correction",      "data",   "device",   "export",   "format",
+    "gate",     "heal",       "hardware", "keep_best", "keep_correction", "lambda", "layers",   "lora",     "loss",
+    "memory",   "merge",      "method",   "model",     "penalize_bias",   "preset", "products", "protocol", "prune",
+    "recipe",   "revision",   "samples",  "schedule",  "shots",           "span",   "steps",    "tasks",    "threads",
+    "warmup"};
+
+// The options of the others. Where commands call a field differently, the first option that the command has is meant.
 struct FieldFlag {
   std::string_view field, flag;
 };
 constexpr FieldFlag kFlags[] = {
-    {"adapters", "--adapters"},
-    {"base_model", "--base-model"},
-    {"bos", "--bos"},
-    {"budget", "--budget"},
     {"budget", "--recover"},
     {"calibration", "--calib"},
-    {"correction", "--correction"},
-    {"data", "--data"},
-    {"device", "--device"},
-    {"export", "--export"},
     {"factorization", "--factorize"},
-    {"format", "--format"},
     {"format", "--export"},
-    {"gate", "--gate"},
+    {"gpus", "--device"},
     {"gram.all_layers", "--gram-layers"},
     {"gram.load", "--load-gram"},
     {"gram.save", "--save-gram"},
-    {"hardware", "--hardware"},
-    {"heal", "--heal"},
-    {"lambda", "--lambda"},
-    {"memory", "--memory"},
-    {"merge", "--merge"},
-    {"layers", "--layers"},
-    {"lora", "--lora"},
     {"lora.rank", "--rank"},
     {"lora.targets", "--targets"},
-    {"loss", "--loss"},
-    {"method", "--method"},
-    {"keep_best", "--keep-best"},
-    {"keep_correction", "--keep-correction"},
     {"mode", "--calibration-mode"},
-    {"model", "--model"},
     {"output", "--export"},
     {"output", "--save"},
-    {"penalize_bias", "--penalize-bias"},
-    {"preset", "--preset"},
-    {"protocol", "--protocol"},
-    {"products", "--products"},
-    {"prune", "--prune"},
     {"rank", "--lra"},
-    {"samples", "--samples"},
-    {"schedule", "--schedule"},
-    {"shots", "--shots"},
-    {"recipe", "--recipe"},
-    {"revision", "--revision"},
-    {"span", "--span"},
-    {"steps", "--steps"},
-    {"gpus", "--device"},
     {"suites", "--eval"},
-    {"tasks", "--tasks"},
     {"tasks", "--eval"},
-    {"threads", "--threads"},
-    {"warmup", "--warmup"},
     {"weighting", "--token-weight"},
 };
 
-}  // namespace
-
-CLI::Option* OptionOf(std::string_view field, CLI::App& command) {
+// The name of the option of `command` that sets a field of the library; "" if it has none.
+std::string FlagOf(std::string_view field, const CLI::App& command) {
+  if (std::find(std::begin(kOptions), std::end(kOptions), field) != std::end(kOptions)) {
+    std::string flag = fmt::format("--{}", field);
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (FindOption(command, flag) != nullptr) return flag;
+  }
   for (const FieldFlag& known : kFlags)
-    if (known.field == field)
-      if (CLI::Option* const option = FindOption(command, known.flag)) return option;
-  return nullptr;
+    if (known.field == field && FindOption(command, known.flag) != nullptr) return std::string(known.flag);
+  return "";
 }
 
+}  // namespace
+
+CLI::Option* OptionOf(std::string_view field, CLI::App& command) { return FindOption(command, FlagOf(field, command)); }
+
 std::string Message(const UsageError& error, const CLI::App& command) {
-  for (const FieldFlag& known : kFlags)
-    if (known.field == error.field() && FindOption(command, known.flag) != nullptr)
-      return fmt::format("{}: {}", known.flag, error.reason());
-  return error.what();
+  const std::string flag = FlagOf(error.field(), command);
+  return flag.empty() ? error.what() : fmt::format("{}: {}", flag, error.reason());
 }
 
 }  // namespace shiftrt

@@ -125,13 +125,13 @@ LossCurve SmoothedLosses(const TrainingHistory& history, int64_t points) {
 }
 
 nlohmann::json TrainingJson(const TrainingOutcome& outcome) {
-  const TrainingHistory& history = outcome.history;
+  const TrainingHistory& history = outcome.trained.history;
   nlohmann::json json = {{"name", outcome.name},
                          {"steps", history.steps()},
                          {"resumed_at", history.resumed},
-                         {"parameters", outcome.parameters},
-                         {"peak_bytes", outcome.peak_bytes},
-                         {"kept_blocks", outcome.kept_blocks},
+                         {"parameters", outcome.trained.parameters},
+                         {"peak_bytes", outcome.trained.peak_bytes},
+                         {"kept_blocks", outcome.trained.kept_blocks},
                          {"tokens", history.tokens},
                          {"seconds", history.seconds},
                          {"validation_seconds", history.validation_seconds},
@@ -157,7 +157,7 @@ Page TrainingPage(const std::string& title, const std::string& summary, const st
   PageTable table{{"training", "parameters", "steps", "validation loss before", "after", "tokens/s", "perplexity"}, {}};
   int color = 0;
   for (const TrainingOutcome& outcome : outcomes) {
-    const TrainingHistory& history = outcome.history;
+    const TrainingHistory& history = outcome.trained.history;
     loss.series.push_back(Line(Named(outcome.name, "training"), SmoothedLosses(history), color));
     Series validation{Named(outcome.name, "validation"), Mark::kLineAndDots, {}, {}, color + 1};
     for (const auto& [step, value] : history.validations) {
@@ -170,7 +170,7 @@ Page TrainingPage(const std::string& title, const std::string& summary, const st
     norm.series.push_back(std::move(norms));
     color += 2;
     const bool validated = !history.validations.empty();
-    table.rows.push_back({outcome.name.empty() ? "training" : outcome.name, std::to_string(outcome.parameters),
+    table.rows.push_back({outcome.name.empty() ? "training" : outcome.name, std::to_string(outcome.trained.parameters),
                           std::to_string(history.steps()),
                           validated ? fmt::format("{:.4f}", history.validations.front().loss) : "-",
                           validated ? fmt::format("{:.4f}", history.validations.back().loss) : "-",

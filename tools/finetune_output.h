@@ -41,9 +41,8 @@ FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& se
 // One training of a command: its name among several, and what came of it.
 struct TrainingOutcome {
   std::string name;  // "" where there is one alone
-  TrainingHistory history;
+  FinetunedModel trained;
   bool kept_best = false;
-  int64_t parameters = 0, peak_bytes = 0, kept_blocks = 0;
   double perplexity = 0;  // perplexity of the held-out text; 0: not measured
 };
 

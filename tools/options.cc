@@ -153,8 +153,6 @@ LanguageModel CommonOptions::OpenLanguageModel() const {
   return opened;
 }
 
-Model CommonOptions::Open() const { return OpenLanguageModel().impl().model; }
-
 void CommonOptions::WriteJson(const nlohmann::json& result) const {
   if (json.empty()) return;
   nlohmann::json whole = result;

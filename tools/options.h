@@ -69,7 +69,6 @@ struct CommonOptions {
   // Pulls what is not there. With --split each process opens its part; throws UsageError for numbers of processes that
   // are no multiple of it.
   LanguageModel OpenLanguageModel() const;
-  Model Open() const;  // the same, as the rooms below api/ take it
   std::unique_ptr<Progress> MakeProgress() const;
   // Writes the file that --json names, if it names one, and adds what each of several processes has done.
   void WriteJson(const nlohmann::json& result) const;

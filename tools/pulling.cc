@@ -149,7 +149,7 @@ void PullAll(const std::vector<PullRequest>& requests, const std::string& lack, 
     Fail("{}. {}", lack, error.what());
   }
   for (const PullPlan& plan : plans) {
-    Announce(Describe(plan), quiet);
+    Announce(plan, quiet);
     try {
       Pull(hub, plan, ShowDownload(quiet));
     } catch (const Interrupted&) {

@@ -14,19 +14,22 @@ namespace {
 struct Beginning {
   DepthPlan plan;
   std::vector<ReplacedRun> runs;  // of a replacement
-  TrainableOptions trainable;
+  FinetuneSettings settings;      // of a replacement, `layers` names the new blocks
 };
 
 Beginning BeginningOf(const FinetuneJob& job) {
-  const FinetuneOptions& options = job.options;
-  if (options.trainable.method != Method::kReplacement) return {job.model.plan, {}, options.trainable};
-  ReplacementPlan replaced = WithReplacements(*job.model.weights, job.model.plan, options.replacement);
-  Beginning beginning{std::move(replaced.plan), std::move(replaced.runs), options.trainable};
-  if (options.trainable.head || options.trainable.adapters)
+  Beginning beginning{job.model.plan, {}, job.settings};
+  FinetuneSettings& settings = beginning.settings;
+  if (settings.method != Method::kReplacement) return beginning;
+  ReplacementPlan replaced =
+      WithReplacements(*job.model.weights, job.model.plan, settings.replacement, settings.keep_correction);
+  if (settings.head || settings.adapters)
     FailUsage(Field("method"), "replacement trains the new blocks alone, neither head nor adapters");
-  beginning.trainable.layers.clear();
-  for (const ReplacedRun& run : beginning.runs)
-    beginning.trainable.layers += fmt::format("{}{}", beginning.trainable.layers.empty() ? "" : ",", run.first);
+  settings.layers.clear();
+  for (const ReplacedRun& run : replaced.runs)
+    settings.layers += fmt::format("{}{}", settings.layers.empty() ? "" : ",", run.first);
+  beginning.plan = std::move(replaced.plan);
+  beginning.runs = std::move(replaced.runs);
   return beginning;
 }
 
@@ -50,42 +53,44 @@ Context TrainingContext(Context context) {
 }
 
 TrainingSettings SettingsOf(const FinetuneJob& job) {
-  const auto& [trainable, training, loss, replacement] = job.options;
+  const FinetuneSettings& from = job.settings;
+  const Schedule& schedule = job.schedule;
+  const bool timed = from.budget.seconds > 0;
+  const AdamW adamw;
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  TrainingSettings settings = {
-      {"model", job.model.weights->Fingerprint()},
-      {"plan", job.model.plan.Fingerprint()},
-      {"text", job.texts.hash},
-      {"method", Name(trainable.method)},
-      {"adapters", trainable.adapters ? "trainable" : "frozen"},
-      {"head", text(trainable.head)},
-      {"loss", loss.Name()},
-      {"rate", text(training.schedule.rate)},
-      {"schedule", Name(training.schedule.decay)},
-      {"warmup", training.seconds > 0 ? text(training.warmup_share) : text(training.schedule.warmup)},
-      {"steps", training.seconds > 0 ? "" : text(training.schedule.steps)},
-      {"weight_decay", text(training.weight_decay)},
-      {"betas", fmt::format("{}, {}, {}", training.beta1, training.beta2, training.epsilon)},
-      {"clip", text(training.clip)},
-      {"batch", text(training.batch)},
-      {"pass_tokens", text(training.pass_tokens)},
-      {"validate_every", text(training.validate_every)},
-      {"seed", text(training.seed)}};
-  if (training.seconds > 0) settings.emplace_back("seconds", text(training.seconds));
-  if (training.keep_best) settings.emplace_back("keep_best", "yes");
+  TrainingSettings settings = {{"model", job.model.weights->Fingerprint()},
+                               {"plan", job.model.plan.Fingerprint()},
+                               {"text", job.texts.hash},
+                               {"method", Name(from.method)},
+                               {"adapters", from.adapters ? "trainable" : "frozen"},
+                               {"head", text(from.head)},
+                               {"loss", Name(from.loss)},
+                               {"rate", text(schedule.rate)},
+                               {"schedule", Name(schedule.decay)},
+                               {"warmup", timed ? text(from.warmup) : text(schedule.warmup)},
+                               {"steps", timed ? "" : text(schedule.steps)},
+                               {"weight_decay", text(static_cast<float>(from.weight_decay))},
+                               {"betas", fmt::format("{}, {}, {}", adamw.beta1, adamw.beta2, adamw.epsilon)},
+                               {"clip", text(from.clip)},
+                               {"batch", text(from.batch)},
+                               {"pass_tokens", text(from.pass_tokens)},
+                               {"validate_every", text(from.validate_every)},
+                               {"seed", text(from.seed)}};
+  if (timed) settings.emplace_back("seconds", text(from.budget.seconds));
+  if (from.keep_best) settings.emplace_back("keep_best", "yes");
   if (job.context.products == Products::kBFloat16) settings.emplace_back("products", Name(job.context.products));
-  switch (trainable.method) {
+  switch (from.method) {
     case Method::kLora:
-      settings.emplace_back("lora.targets", fmt::format("{}", fmt::join(trainable.lora.targets, ",")));
-      settings.emplace_back("lora.rank", text(trainable.lora.rank));
-      settings.emplace_back("lora.alpha", text(trainable.lora.alpha));
-      settings.emplace_back("lora.dropout", text(trainable.lora.dropout));
-      settings.emplace_back("lora.seed", text(trainable.seed));
+      settings.emplace_back("lora.targets", fmt::format("{}", fmt::join(from.lora.targets, ",")));
+      settings.emplace_back("lora.rank", text(from.lora.rank));
+      settings.emplace_back("lora.alpha", text(from.lora.alpha));
+      settings.emplace_back("lora.dropout", text(from.lora.dropout));
+      settings.emplace_back("lora.seed", text(from.seed));
       break;
-    case Method::kPartial: settings.emplace_back("layers", trainable.layers); break;
+    case Method::kPartial: settings.emplace_back("layers", from.layers); break;
     case Method::kReplacement:
-      settings.emplace_back("replacement", Name(replacement.halves));
-      settings.emplace_back("keep_correction", replacement.keeps_correction ? "yes" : "no");
+      settings.emplace_back("replacement", Name(from.replacement));
+      settings.emplace_back("keep_correction", from.keep_correction ? "yes" : "no");
       break;
     case Method::kAdapters: break;
   }
@@ -93,10 +98,9 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
 }
 
 TrainingResult Finetune(const FinetuneJob& job) {
-  const FinetuneOptions& options = job.options;
   const Beginning beginning = BeginningOf(job);
   const std::shared_ptr<const Weights>& weights = job.model.weights;
-  const Parameters parameters(*weights, beginning.plan, beginning.trainable);
+  const Parameters parameters(*weights, beginning.plan, beginning.settings);
   if (job.announce) job.announce(parameters.Summary(*weights, beginning.plan));
 
   GradientEngine engine(job.context, weights, beginning.plan);
@@ -106,19 +110,20 @@ TrainingResult Finetune(const FinetuneJob& job) {
   const TrainedParameters views = parameters.Views(beginning.plan, arrays.values, arrays.gradients);
   TrainingResult result;
   std::unique_ptr<Objective> objective;
-  if (options.trainable.method == Method::kReplacement) {
+  if (job.settings.method == Method::kReplacement) {
     engine.Set(views);
     objective = std::make_unique<ReplacementObjective>(job.context, weights, engine, beginning.runs);
   } else {
-    const DepthPlan teacher = options.loss.divergence > 0 ? TeacherPlan(job.model) : DepthPlan();
-    auto language = std::make_unique<LanguageObjective>(job.context, weights, engine, views, options.loss, teacher);
+    const DepthPlan teacher = job.settings.loss == TrainingLoss::kCrossEntropy ? DepthPlan() : TeacherPlan(job.model);
+    auto language =
+        std::make_unique<LanguageObjective>(job.context, weights, engine, views, job.settings.loss, teacher);
     result.shared_blocks = language->shared_blocks();
     objective = std::move(language);
   }
 
-  const CheckpointFile checkpoint(job.checkpoint, SettingsOf(job));
-  result.history =
-      Train({job.texts, parameters, options.training, checkpoint, job.observer, job.context}, *objective, arrays);
+  const CheckpointFile checkpoint(job.settings.checkpoint, SettingsOf(job));
+  result.history = Train({job.texts, parameters, job.settings, job.schedule, checkpoint, job.observer, job.context},
+                         *objective, arrays);
   arrays.KeepValuesOnly();
   std::vector<float> copy;
   const std::span<const float> values = arrays.OnHost(arrays.values, copy);

@@ -2,7 +2,6 @@
 // Fine-tuning as a whole: from a model and text to a plan.
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -15,13 +14,6 @@
 
 namespace shiftrt {
 
-struct FinetuneOptions {
-  TrainableOptions trainable;
-  TrainingOptions training;
-  LossMix loss;             // not of Method::kReplacement
-  Replacement replacement;  // of Method::kReplacement
-};
-
 // The context with Products::kAuto replaced by what a training takes: kBFloat16 on a CPU that has rounded products.
 Context TrainingContext(Context context);
 
@@ -30,8 +22,8 @@ struct FinetuneJob {
   const Context& context;
   const Model& model;
   const TrainingTexts& texts;
-  const FinetuneOptions& options;
-  std::filesystem::path checkpoint;
+  const FinetuneSettings& settings;  // all but those of the text, which is loaded
+  Schedule schedule;
   // Told what is trained, before the first step. May be empty.
   std::function<void(const std::string& summary)> announce;
   TrainingObserver observer;  // may be empty
@@ -46,7 +38,7 @@ struct TrainingResult {
   size_t shared_blocks = 0;                // that ran once for the teacher and for the model that is trained
 };
 
-// Throws UsageError for options that the model does not go with, and what Train() throws. The checkpoint is left in
+// Throws UsageError for settings that the model does not go with, and what Train() throws. The checkpoint is left in
 // place: its maker removes it once the result is saved.
 TrainingResult Finetune(const FinetuneJob& job);
 

@@ -19,15 +19,15 @@ class Loop {
  public:
   Loop(const TrainingJob& job, Objective& objective, TrainingArrays& arrays)
       : job_(job),
-        options_(job.options),
+        settings_(job.settings),
         objective_(objective),
         arrays_(arrays),
         sum_(job.context, arrays.ops, arrays.gradients, arrays.count),
-        order_(job.texts.training.sequences(), job.options.batch, job.options.seed),
-        schedule_(job.options.schedule) {
+        order_(job.texts.training.sequences(), job.settings.batch, job.settings.seed),
+        schedule_(job.schedule) {
     std::vector<int64_t> all(job.texts.validation.sequences());
     std::iota(all.begin(), all.end(), 0);
-    validation_ = PackBatches(job.texts.validation, all, options_.pass_tokens);
+    validation_ = PackBatches(job.texts.validation, all, settings_.pass_tokens);
   }
 
   TrainingHistory Run() {
@@ -48,7 +48,7 @@ class Loop {
         if (ValidationIsDue()) Validate();
         if (history().steps() == schedule_.steps) break;
         Step();
-        const bool due = Clock::now() - written_ >= std::chrono::duration<double>(options_.checkpoint_seconds);
+        const bool due = Clock::now() - written_ >= std::chrono::duration<double>(settings_.checkpoint_seconds);
         if (DecidedByWriter(job_.context, due)) Save();
       }
       Save();
@@ -59,7 +59,7 @@ class Loop {
       SaveUnsaved();
       throw;
     }
-    if (options_.keep_best && !history().validations.empty() && history().BestStep() != history().steps())
+    if (settings_.keep_best && !history().validations.empty() && history().BestStep() != history().steps())
       arrays_.ops.FromHost(best_, arrays_.values.all());
     return history();
   }
@@ -72,18 +72,18 @@ class Loop {
   // Sets the number of steps of a budget in seconds: as many as it has time for at the speed so far, with one more
   // validation at the end, and at least one.
   void Plan() {
-    if (options_.seconds == 0) return;
+    if (settings_.budget.seconds <= 0) return;
     constexpr int64_t kUnknown = 1000;  // before the first step, whose rate is low then
     const int64_t steps = history().steps(), validations = std::ssize(history().validations);
     double spent = history().seconds + history().validation_seconds;
     if (validations > 0) spent += history().validation_seconds / static_cast<double>(validations);
-    const double share = spent / options_.seconds;
+    const double share = spent / settings_.budget.seconds;
     int64_t planned = kUnknown;
     if (steps > 0 && share < 1)
       planned = std::max<int64_t>(steps + 1, std::llround(std::min(1e15, static_cast<double>(steps) / share)));
     if (steps > 0 && share >= 1) planned = steps;
     schedule_.steps = FromAll(job_.context, planned).front();
-    schedule_.warmup = std::llround(options_.warmup_share * static_cast<double>(schedule_.steps));
+    schedule_.warmup = std::llround(settings_.warmup * static_cast<double>(schedule_.steps));
   }
 
   void Step() {
@@ -94,7 +94,7 @@ class Loop {
     {
       const Stopwatch watch(seconds);
       const std::vector<TrainingBatch> batches =
-          PackBatches(job_.texts.training, order_.Step(step), options_.pass_tokens);
+          PackBatches(job_.texts.training, order_.Step(step), settings_.pass_tokens);
       double weight = 0;
       for (const TrainingBatch& batch : batches) weight += static_cast<double>(objective_.Weight(batch));
       const std::vector<LossSum> losses = sum_.Add(std::ssize(batches), [&](int64_t pass) {
@@ -122,23 +122,20 @@ class Loop {
   }
 
   void Update(int64_t step, double norm) {
-    AdamW settings;
-    settings.rate = static_cast<float>(schedule_.Rate(step));
-    settings.beta1 = options_.beta1;
-    settings.beta2 = options_.beta2;
-    settings.epsilon = options_.epsilon;
-    settings.gradient_scale = options_.clip > 0 && norm > options_.clip ? static_cast<float>(options_.clip / norm) : 1;
-    settings.step = step + 1;
+    AdamW adamw;
+    adamw.rate = static_cast<float>(schedule_.Rate(step));
+    adamw.gradient_scale = settings_.clip > 0 && norm > settings_.clip ? static_cast<float>(settings_.clip / norm) : 1;
+    adamw.step = step + 1;
     const auto part = [](const DeviceMemory& array, int64_t begin, int64_t end) {
       return array.Part(begin, 1, end - begin);
     };
     const auto update = [&](int64_t begin, int64_t end, float decay) {
       if (begin == end) return;
-      settings.decay = decay;
-      arrays_.ops.AdamWStep(settings, part(gradients_, begin, end), part(arrays_.values, begin, end),
+      adamw.decay = decay;
+      arrays_.ops.AdamWStep(adamw, part(gradients_, begin, end), part(arrays_.values, begin, end),
                             part(arrays_.first, begin, end), part(arrays_.second, begin, end));
     };
-    update(0, job_.parameters.decaying(), options_.weight_decay);
+    update(0, job_.parameters.decaying(), static_cast<float>(settings_.weight_decay));
     update(job_.parameters.decaying(), arrays_.count, 0);
   }
 
@@ -146,7 +143,7 @@ class Loop {
   std::string Advice() const {
     return fmt::format(
         "Lower the learning rate ({:g}), lengthen the warm-up ({} steps) or clip the gradient's norm ({:g}); {}",
-        schedule_.rate, schedule_.warmup, options_.clip,
+        schedule_.rate, schedule_.warmup, settings_.clip,
         saved_ > 0 ? fmt::format("the checkpoint {} of step {} stands", job_.checkpoint.path().string(), saved_)
                    : "no checkpoint was written yet");
   }
@@ -171,7 +168,7 @@ class Loop {
 
   bool ValidationIsDue() {
     const int64_t steps = history().steps();
-    const double every = options_.validate_every, of_steps = static_cast<double>(schedule_.steps);
+    const double every = settings_.validate_every, of_steps = static_cast<double>(schedule_.steps);
     bool at = steps == 0 || steps == schedule_.steps;
     if (every >= 1) at = at || steps % std::llround(every) == 0;
     // The next is due after as many shares as there are validations, the one before the first step included.
@@ -199,7 +196,7 @@ class Loop {
           Advice());
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
     history().validation_seconds += seconds;
-    if (options_.keep_best && history().BestStep() == history().steps()) {
+    if (settings_.keep_best && history().BestStep() == history().steps()) {
       best_.resize(arrays_.count);
       arrays_.ops.ToHost(arrays_.values.all(), best_);
     }
@@ -226,7 +223,7 @@ class Loop {
   }
 
   const TrainingJob& job_;
-  const TrainingOptions& options_;
+  const FinetuneSettings& settings_;
   Objective& objective_;
   TrainingArrays& arrays_;
   GradientSum sum_;

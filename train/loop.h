@@ -14,24 +14,6 @@
 
 namespace shiftrt {
 
-struct TrainingOptions {
-  Schedule schedule;  // how many steps there are, too
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
-  float weight_decay = 0.01f;  // of matrices; norms and biases do not decay
-  double clip = 1;             // the largest norm of the gradient, of all parameters together; 0: none
-  int64_t batch = 8;           // sequences per step
-  int64_t pass_tokens = 2048;  // tokens that pass through the model together; a step adds up the passes of its batch
-  // Steps between validations, or a share of all steps where it is below 1; 0: before the first and after the last
-  // only.
-  double validate_every = 0;
-  // A budget of so many seconds for steps and validations: schedule.steps then follows from the speed, and
-  // schedule.warmup from `warmup_share`. 0: there is none.
-  double seconds = 0, warmup_share = 0;
-  bool keep_best = false;  // the result is the state with the lowest validation loss
-  double checkpoint_seconds = 600;
-  uint64_t seed = 0;  // of the order in which the text is read
-};
-
 // An objective is minimised. Its gradients go to the memory that its maker gave it.
 class Objective {
  public:
@@ -70,7 +52,8 @@ using TrainingObserver = std::function<void(const TrainingHistory& history, int6
 struct TrainingJob {
   const TrainingTexts& texts;
   const Parameters& parameters;
-  const TrainingOptions& options;
+  const FinetuneSettings& settings;  // how it trains; what, and on which text, is said above
+  Schedule schedule;                 // of a budget in seconds, steps and warm-up follow from the speed
   const CheckpointFile& checkpoint;
   TrainingObserver observer;
   const Context& context;  // the passes of a step and of a validation are shared out (runtime/shared_items.h)

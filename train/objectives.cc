@@ -6,17 +6,22 @@
 
 #include "models/own_tensors.h"
 #include "runtime/check.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
 namespace {
 
-// The names of the mixes.
-struct NamedMix {
-  const char* name;
-  LossMix mix;
-};
-constexpr NamedMix kMixes[] = {{"ce", {1, 0}}, {"kl", {0, 1}}, {"both", {0.5f, 0.5f}}};
+constexpr Words<TrainingLoss, 3> kLosses = {{"ce", "kl", "both"}};
+
+LossMix MixOf(TrainingLoss loss) {
+  switch (loss) {
+    case TrainingLoss::kCrossEntropy: break;
+    case TrainingLoss::kDivergence: return {0, 1};
+    case TrainingLoss::kBoth: return {0.5f, 0.5f};
+  }
+  return {1, 0};
+}
 
 constexpr int64_t kMostKept = int64_t{256} << 20;  // bytes of the teacher's streams over the text of the validation
 
@@ -85,24 +90,16 @@ void TakeInCorrection(const std::vector<Stage>& stages, ReplacedRun& run) {
 
 }  // namespace
 
-std::string LossMix::Name() const {
-  for (const NamedMix& known : kMixes)
-    if (known.mix.cross_entropy == cross_entropy && known.mix.divergence == divergence) return known.name;
-  return fmt::format("{:g} ce + {:g} kl", cross_entropy, divergence);
-}
+const char* Name(TrainingLoss loss) { return kLosses.Of(loss); }
 
-LossMix ParseLoss(const std::string& name) {
-  for (const NamedMix& known : kMixes)
-    if (name == known.name) return known.mix;
-  FailUsage(Field("loss"), "\"{}\" is not a loss; known: ce, kl, both", name);
-}
+TrainingLoss ParseTrainingLoss(const std::string& name) { return kLosses.Parse(name, "loss", "\"{}\" is not a loss"); }
 
 LanguageObjective::LanguageObjective(const Context& context, const std::shared_ptr<const Weights>& weights,
-                                     GradientEngine& engine, TrainedParameters parameters, const LossMix& mix,
+                                     GradientEngine& engine, TrainedParameters parameters, TrainingLoss loss,
                                      const DepthPlan& teacher)
-    : engine_(engine), parameters_(std::move(parameters)), mix_(mix) {
+    : engine_(engine), parameters_(std::move(parameters)), mix_(MixOf(loss)) {
   engine_.Set(parameters_);
-  if (mix.divergence == 0) return;
+  if (mix_.divergence == 0) return;
   shared_ = SharedBlocks(engine_.plan(), teacher, parameters_);
   std::vector<Tap> taps;
   if (shared_ > 0)
@@ -151,7 +148,7 @@ LossKind LanguageObjective::KindOf(const LossMix& mix, const Streams& streams) c
   return {mix.cross_entropy, mix.divergence, teacher_ != nullptr ? &streams.last : nullptr};
 }
 
-ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement) {
+ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, Halves halves, bool keep_correction) {
   if (plan.half_blocks() > 0)
     FailUsage(Field("method"), "replacement: it stands for whole blocks, and of {} blocks of this model one half runs",
               plan.half_blocks());
@@ -174,13 +171,12 @@ ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, 
     for (; next < result.runs.size() && result.runs[next].last < layer; ++next) {
       ReplacedRun& run = result.runs[next];
       run.begin = run.stage = stages.size();
-      stages.emplace_back(replacement.keeps_correction ? Silent(weights, run.first, replacement.halves)
-                                                       : BlockStage{run.first, replacement.halves});
-      if (replacement.keeps_correction) TakeInCorrection(stages, run);
+      stages.emplace_back(keep_correction ? Silent(weights, run.first, halves) : BlockStage{run.first, halves});
+      if (keep_correction) TakeInCorrection(stages, run);
     }
   };
   for (const Stage& stage : plan.stages) {
-    if (!replacement.keeps_correction && stand_for(stage)) continue;
+    if (!keep_correction && stand_for(stage)) continue;
     put_runs_before(FirstLayer(stage));
     stages.push_back(stage);
   }

@@ -13,25 +13,22 @@
 
 namespace shiftrt {
 
+// The parts of a loss.
 struct LossMix {
   float cross_entropy = 1;  // with the text
   float divergence = 0;     // KL(original model || this one), over the whole vocabulary
-
-  std::string Name() const;  // as ParseLoss takes it
 };
-// "ce", "kl", or "both" with a half each. Throws UsageError for another word.
-LossMix ParseLoss(const std::string& name);
 
 // The loss of an engine's plan on text. Validation measures the divergence where the mix has one, else the cross
 // entropy. The teacher runs once over each batch of the validation: its streams are kept, as long as they take no more
 // than 256 MiB together.
 class LanguageObjective : public Objective {
  public:
-  // `parameters`: where the engine finds values and adds gradients; both outlive the object. A mix with a divergence
+  // `parameters`: where the engine finds values and adds gradients; both outlive the object. A loss with a divergence
   // needs the teacher's plan over the same weights. The teacher's pass also gives the stream behind the leading blocks
   // that the engine's plan has in common with it and that are not trained, so that these run once.
   LanguageObjective(const Context& context, const std::shared_ptr<const Weights>& weights, GradientEngine& engine,
-                    TrainedParameters parameters, const LossMix& mix, const DepthPlan& teacher);
+                    TrainedParameters parameters, TrainingLoss loss, const DepthPlan& teacher);
   // The number of these blocks; 0 without a teacher.
   size_t shared_blocks() const { return shared_; }
 
@@ -64,13 +61,6 @@ class LanguageObjective : public Objective {
   int64_t kept_bytes_ = 0;  // of these
 };
 
-// The blocks that stand for runs of removed layers.
-struct Replacement {
-  Halves halves = Halves::kBoth;  // of the new block; or kMlp
-  // If true, what stands for a run already stays, and the new block, behind it, begins with output projections of zero.
-  bool keeps_correction = false;
-};
-
 // A run of removed layers, first .. last, and the stage of a plan that is trained to stand for it, alone or with the
 // stages from `begin` on. These read what the layer `input` of the original model reads.
 struct ReplacedRun {
@@ -84,10 +74,10 @@ struct ReplacementPlan {
 };
 // The plan with a copy of its first block, or of that block's MLP half, where each run of removed layers was, in place
 // of the adapters there (Chen et al., "LLM-Streamline", 2024). With the correction kept: behind the adapters and, where
-// the block before the run has tensors of its own, with that block as part of what stands for the run. Throws
-// UsageError where no layer is removed, where half a block runs, where `weights` lack the removed layers, and where a
-// run has no correction that could be kept.
-ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement);
+// the block before the run has tensors of its own, with that block as part of what stands for the run; the output
+// projections of the copy begin at zero. Throws UsageError where no layer is removed, where half a block runs, where
+// `weights` lack the removed layers, and where a run has no correction that could be kept.
+ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, Halves halves, bool keep_correction);
 
 // The mean squared error per element of the stream behind each run, where the stages that stand for it read the
 // original model's stream; the mean over tokens and runs.

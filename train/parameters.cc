@@ -136,19 +136,19 @@ const char* Name(Method method) { return kMethods.Of(method); }
 
 Method ParseMethod(const std::string& name) { return kMethods.Parse(name, "method", "\"{}\" is not a method"); }
 
-Parameters::Parameters(const Weights& weights, const DepthPlan& plan, const TrainableOptions& options)
-    : options_(options) {
+Parameters::Parameters(const Weights& weights, const DepthPlan& plan, const FinetuneSettings& settings)
+    : settings_(settings) {
   const ModelConfig& config = weights.config;
-  if (options.method == Method::kLora) AddLora(config, plan);
-  if (options.method == Method::kPartial || options.method == Method::kReplacement) AddLayers(config, weights, plan);
-  if (options.method == Method::kAdapters || options.adapters) AddAdapters(plan);
-  if (options.head) AddTensor({"lm_head.weight", Place::kHead, 0, 0, config.vocab, config.hidden}, true);
+  if (settings.method == Method::kLora) AddLora(config, plan);
+  if (settings.method == Method::kPartial || settings.method == Method::kReplacement) AddLayers(config, weights, plan);
+  if (settings.method == Method::kAdapters || settings.adapters) AddAdapters(plan);
+  if (settings.head) AddTensor({"lm_head.weight", Place::kHead, 0, 0, config.vocab, config.hidden}, true);
   LayOut();
-  if (count_ == 0) FailUsage(Field("method"), "{} with these options leaves nothing to train", Name(options.method));
+  if (count_ == 0) FailUsage(Field("method"), "{} with these options leaves nothing to train", Name(settings.method));
 }
 
 void Parameters::AddLora(const ModelConfig& config, const DepthPlan& plan) {
-  const LoraOptions& lora = options_.lora;
+  const LoraOptions& lora = settings_.lora;
   const std::span<const BlockTensor> table = BlockTensors();
   const auto named = [](std::string_view name) {
     return [name](const BlockTensor& tensor) { return ProjectionName(tensor) == name; };
@@ -178,7 +178,7 @@ void Parameters::AddLora(const ModelConfig& config, const DepthPlan& plan) {
 }
 
 void Parameters::AddLayers(const ModelConfig& config, const Weights& weights, const DepthPlan& plan) {
-  const std::vector<int64_t> layers = ChooseLayers(options_.layers, plan.KeptLayers());
+  const std::vector<int64_t> layers = ChooseLayers(settings_.layers, plan.KeptLayers());
   const std::span<const BlockTensor> table = BlockTensors();
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const BlockStage* block = BlockAt(plan.stages[s]);
@@ -235,7 +235,7 @@ std::string Parameters::Summary(const Weights& weights, const DepthPlan& plan) c
 
 std::vector<float> Parameters::Initial(const Weights& weights, const DepthPlan& plan) const {
   std::vector<float> values(count_, 0.0f);
-  Random seeds(options_.seed);
+  Random seeds(settings_.seed);
   for (const Slice& slice : slices_) {
     const std::span<float> to = std::span(values).subspan(slice.offset, slice.size());
     switch (slice.place) {
@@ -266,10 +266,10 @@ TrainedParameters Parameters::Views(const DepthPlan& plan, const DeviceMemory& v
   for (const Slice& slice : slices_)
     At(trained, slice) = {values.Part(slice.offset, slice.rows, slice.cols),
                           gradients.Part(slice.offset, slice.rows, slice.cols)};
-  const LoraOptions& lora = options_.lora;
+  const LoraOptions& lora = settings_.lora;
   trained.lora.scale = static_cast<float>(lora.alpha / static_cast<double>(lora.rank));
   trained.lora.dropout = static_cast<float>(lora.dropout);
-  trained.lora.seed = options_.seed;
+  trained.lora.seed = settings_.seed;
   return trained;
 }
 
@@ -312,10 +312,10 @@ DepthPlan Parameters::Tuned(const Weights& weights, const DepthPlan& plan, std::
 }
 
 std::optional<Lora> Parameters::Factors(const DepthPlan& plan, std::span<const float> values) const {
-  if (options_.method != Method::kLora) return std::nullopt;
+  if (settings_.method != Method::kLora) return std::nullopt;
   Lora lora;
-  lora.rank = options_.lora.rank;
-  lora.alpha = options_.lora.alpha;
+  lora.rank = settings_.lora.rank;
+  lora.alpha = settings_.lora.alpha;
   for (const Slice& slice : slices_) {
     if (slice.place == Place::kLoraA) {
       // Its b is the next slice.

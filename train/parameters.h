@@ -16,18 +16,7 @@
 
 namespace shiftrt {
 
-struct TrainableOptions {
-  Method method = Method::kLora;
-  LoraOptions lora;
-  // The layers of kPartial, among those of which the plan runs a block: "last:3", "first:2", "all", or numbers of
-  // layers of the original model ("3,5,8-10").
-  std::string layers = "last:3";
-  bool head = false;      // the head too; one that is tied to the embedding table becomes the plan's own
-  bool adapters = false;  // the adapters of the plan too
-  uint64_t seed = 0;      // of the factors a of kLora
-};
-
-// The layers of `kept`, ascending, that `text` names as TrainableOptions::layers does. Throws UsageError naming the
+// The layers of `kept`, ascending, that `text` names as FinetuneSettings::layers does. Throws UsageError naming the
 // field for another text, and for a layer that is not in `kept`.
 std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int64_t>& kept);
 
@@ -46,9 +35,12 @@ struct Slice {
 
 class Parameters {
  public:
-  // Throws UsageError naming the field: a layer that the plan does not run, a projection that no block has, a rank
-  // above the width of a projection, a plan without adapters, and options that leave nothing to train.
-  Parameters(const Weights& weights, const DepthPlan& plan, const TrainableOptions& options);
+  // The settings choose the slices by their method; `head` and `adapters` add to these. A head that is tied to the
+  // embedding table becomes the plan's own. kReplacement trains `layers` as kPartial does. `seed` decides the first
+  // values of LoRA's factors a. Throws UsageError naming the field: a layer that the plan does not run, a projection
+  // that no block has, a rank above the width of a projection, a plan without adapters, and settings that leave nothing
+  // to train.
+  Parameters(const Weights& weights, const DepthPlan& plan, const FinetuneSettings& settings);
 
   // In the order of the arrays: first those that weight decay shrinks, which are the matrices, then norms and biases.
   const std::vector<Slice>& slices() const { return slices_; }
@@ -78,7 +70,7 @@ class Parameters {
   void AddTensor(const Slice& slice, bool decays);
   void LayOut();
 
-  TrainableOptions options_;
+  FinetuneSettings settings_;
   std::vector<Slice> slices_, undecayed_;
   int64_t count_ = 0, decaying_ = 0;
 };

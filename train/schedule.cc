@@ -5,7 +5,6 @@
 #include <numbers>
 
 #include "runtime/check.h"
-#include "runtime/parse.h"
 #include "runtime/words.h"
 
 namespace shiftrt {
@@ -31,13 +30,12 @@ double Schedule::Rate(int64_t step) const {
   return rate;
 }
 
-int64_t ParseWarmup(const std::string& text, int64_t steps) {
-  double value = 0;
-  if (!ParseNumber(text, &value) || !std::isfinite(value) || value < 0 || (value >= 1 && value != std::floor(value)))
-    FailUsage(Field("warmup"), "\"{}\" is neither a number of steps (100) nor a share of them (0.05)", text);
-  if (value >= static_cast<double>(steps) && value >= 1)
-    FailUsage(Field("warmup"), "{} steps of warm-up, but there are only {} steps", text, steps);
-  return value < 1 ? std::llround(value * static_cast<double>(steps)) : static_cast<int64_t>(value);
+int64_t WarmupSteps(double warmup, int64_t steps) {
+  if (!std::isfinite(warmup) || warmup < 0 || (warmup >= 1 && warmup != std::floor(warmup)))
+    FailUsage(Field("warmup"), "\"{}\" is neither a number of steps (100) nor a share of them (0.05)", warmup);
+  if (warmup >= static_cast<double>(steps) && warmup >= 1)
+    FailUsage(Field("warmup"), "{} steps of warm-up, but there are only {} steps", warmup, steps);
+  return warmup < 1 ? std::llround(warmup * static_cast<double>(steps)) : static_cast<int64_t>(warmup);
 }
 
 }  // namespace shiftrt

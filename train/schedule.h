@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "include/shiftrt/finetune.h"
 
@@ -21,8 +20,8 @@ struct Schedule {
   double Rate(int64_t step) const;
 };
 
-// A number of steps, or a share of them where it is below 1 ("0.05"): as steps. Throws UsageError for other text, or
-// for as many steps as `steps` or more.
-int64_t ParseWarmup(const std::string& text, int64_t steps);
+// The steps that FinetuneSettings::warmup means, where there are `steps` in all. Throws UsageError for what is neither
+// a number of steps nor a share, or for as many steps as `steps` or more.
+int64_t WarmupSteps(double warmup, int64_t steps);
 
 }  // namespace shiftrt

@@ -41,17 +41,17 @@ struct Source {
 // The sequences of one or several files, made one by one in a seeded order.
 class Sequences {
  public:
-  Sequences(const std::string& sources, const TrainingTextOptions& options, const Tokenizer& tokenizer)
-      : options_(options), tokenizer_(tokenizer) {
+  Sequences(const std::string& sources, const FinetuneSettings& settings, const Tokenizer& tokenizer)
+      : settings_(settings), tokenizer_(tokenizer) {
     for (const std::string& name : TextsIn(sources)) {
       const Source& source = sources_.emplace_back(name, tokenizer);
-      const int64_t length = options.length;
+      const int64_t length = settings.length;
       const int64_t count = source.documents.size() > 1
                                 ? source.documents.size()
                                 : (std::ssize(source.whole) + length - 1) / length;  // the last is short
       first_.push_back(first_.back() + count);
     }
-    order_ = Shuffled(first_.back(), options.seed);
+    order_ = Shuffled(first_.back(), settings.seed);
     std::vector<std::vector<int64_t>> orders(sources_.size());
     for (const int64_t place : order_) orders[SourceOf(place)].push_back(place - first_[SourceOf(place)]);
     for (size_t i = 0; i < sources_.size(); ++i) readers_.emplace_back(sources_[i].documents, std::move(orders[i]));
@@ -100,8 +100,8 @@ class Sequences {
   }
 
   bool AddWindow(const Source& source, int64_t window, TrainingText& to) const {
-    std::span<const int32_t> tokens = std::span(source.whole).subspan(window * options_.length);
-    tokens = tokens.first(std::min<int64_t>(std::ssize(tokens), options_.length));
+    std::span<const int32_t> tokens = std::span(source.whole).subspan(window * settings_.length);
+    tokens = tokens.first(std::min<int64_t>(std::ssize(tokens), settings_.length));
     if (tokens.size() < 2) return false;
     to.Add(tokens, 1);
     return true;
@@ -116,26 +116,26 @@ class Sequences {
     if (row) {
       if (tokenizer_.eos_token() >= 0) tokens.push_back(tokenizer_.eos_token());
       // As alpaca-lora counts them: the tokens of the prompt alone, so that one that spans its end belongs to it.
-      if (!options_.train_on_inputs)
+      if (!settings_.train_on_inputs)
         first_target = std::ssize(tokenizer_.EncodeWithBos(std::string_view(document.text).substr(0, document.prompt)));
     }
     // The answer of a row does not follow from a part of its prompt.
-    const bool divided = options_.divide && !row;
-    if (std::ssize(tokens) > options_.length && !divided) {
-      tokens.resize(options_.length);
+    const bool divided = settings_.divide && !row;
+    if (std::ssize(tokens) > settings_.length && !divided) {
+      tokens.resize(settings_.length);
       ++cut_;
     }
     first_target = std::max<int64_t>(first_target, 1);
     if (first_target >= std::ssize(tokens)) return false;
     for (std::span<const int32_t> left = tokens; left.size() > 1 && !enough();) {
-      const std::span<const int32_t> sequence = left.first(std::min<size_t>(left.size(), options_.length));
+      const std::span<const int32_t> sequence = left.first(std::min<size_t>(left.size(), settings_.length));
       to.Add(sequence, first_target);
       left = left.subspan(sequence.size());
     }
     return true;
   }
 
-  const TrainingTextOptions& options_;
+  const FinetuneSettings& settings_;
   const Tokenizer& tokenizer_;
   std::vector<Source> sources_;
   std::vector<Documents::InOrder> readers_;  // of the documents of each source
@@ -163,36 +163,36 @@ void TrainingText::Add(std::span<const int32_t> sequence, int64_t first_target) 
   first_targets.push_back(first_target);
 }
 
-TrainingTexts LoadTrainingTexts(const TrainingTextOptions& options, const Tokenizer& tokenizer) {
-  Check(options.length >= 2, "sequences of {} tokens, in which nothing is predicted", options.length);
-  Sequences sequences(options.source, options, tokenizer);
+TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenizer& tokenizer) {
+  Check(settings.length >= 2, "sequences of {} tokens, in which nothing is predicted", settings.length);
+  Sequences sequences(settings.text, settings, tokenizer);
   TrainingTexts texts;
-  if (options.validation_source.empty()) {
+  if (settings.validation_text.empty()) {
     // If samples are asked for, they come before the validation.
     const int64_t share = std::max<int64_t>(sequences.most() / kValidationShare, 1);
-    const int64_t wanted = std::min(options.validation, share);
-    Check(sequences.Take(wanted, texts.validation) == wanted && (wanted > 0 || options.validation == 0),
+    const int64_t wanted = std::min(settings.validation, share);
+    Check(sequences.Take(wanted, texts.validation) == wanted && (wanted > 0 || settings.validation == 0),
           "{}: {} sequence{} of 2 tokens or more, of which {} would be held out for validation; give a longer text, or "
           "another text for validation",
           sequences.paths(), texts.validation.sequences(), texts.validation.sequences() == 1 ? "" : "s", wanted);
   } else {
-    Sequences others(options.validation_source, options, tokenizer);
-    Check(others.Take(options.validation, texts.validation) > 0, "{}: no sequence with a token to predict",
+    Sequences others(settings.validation_text, settings, tokenizer);
+    Check(others.Take(settings.validation, texts.validation) > 0, "{}: no sequence with a token to predict",
           others.paths());
   }
-  const int64_t wanted = options.samples > 0 ? options.samples : -1;
+  const int64_t wanted = settings.samples > 0 ? settings.samples : -1;
   const int64_t taken = sequences.Take(wanted, texts.training);
   Check(taken > 0, "{}: no sequence with a token to predict is left beside the {} for validation; give a longer text",
         sequences.paths(), texts.validation.sequences());
-  if (taken < options.samples)
+  if (taken < settings.samples)
     FailUsage(Field("samples"), "{}: {} sequences to learn from, beside {} for validation, and {} are asked for",
-              sequences.paths(), taken, texts.validation.sequences(), options.samples);
+              sequences.paths(), taken, texts.validation.sequences(), settings.samples);
 
-  texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.names(), taken, options.length);
+  texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.names(), taken, settings.length);
   texts.accounting = fmt::format("{} document{}; {} sequences with {} tokens, {} of them predicted; {} for validation",
                                  sequences.documents(), sequences.documents() == 1 ? "" : "s", taken,
                                  texts.training.tokens.size(), texts.training.targets(), texts.validation.sequences());
-  if (!options.validation_source.empty()) texts.accounting += fmt::format(" from {}", options.validation_source);
+  if (!settings.validation_text.empty()) texts.accounting += fmt::format(" from {}", settings.validation_text);
   if (sequences.cut() > 0) texts.accounting += fmt::format("; {} cut", sequences.cut());
   if (sequences.left_out() > 0)
     texts.accounting += fmt::format("; {} left out, with no token to predict", sequences.left_out());

@@ -9,6 +9,7 @@
 
 #include "engine/decoder.h"
 #include "engine/gradients.h"
+#include "include/shiftrt/finetune.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
@@ -25,19 +26,6 @@ struct TrainingText {
   void Add(std::span<const int32_t> sequence, int64_t first_target);
 };
 
-struct TrainingTextOptions {
-  std::string source;            // a name or a file, as text/documents.h reads them; several with commas between them
-  int64_t samples = 0;           // sequences to learn from; 0: all there are
-  int64_t length = 512;          // tokens at which a sequence is cut
-  bool divide = false;           // divide a longer document into several sequences instead; a row of Alpaca is cut
-  bool train_on_inputs = false;  // predict the prompts of rows of Alpaca too
-  // Sequences that are never learnt from, for the validation loss: so many of the same text, but at most a fifth of it,
-  // unless `validation_source` names another text.
-  int64_t validation = 200;
-  std::string validation_source;
-  uint64_t seed = 0;  // of which sequences are taken
-};
-
 struct TrainingTexts {
   TrainingText training, validation;
   std::string source;      // "c4.jsonl, 10000 sequences of at most 512 tokens"
@@ -45,12 +33,13 @@ struct TrainingTexts {
   std::string hash;        // of both texts' tokens and targets
 };
 
-// Loads sequences. In a text of many documents, each document is a sequence, cut at `length`, or several; a row of
-// Alpaca ends with the tokenizer's EOS, if it has one and the row is not cut. A single document is divided into windows
-// of `length`. No document has sequences of both kinds, except such a single one. The choice is seeded. Throws Error
-// naming the file if there is no sequence with a token to predict, or fewer than two if both kinds come from it;
-// UsageError for "samples" if there are fewer.
-TrainingTexts LoadTrainingTexts(const TrainingTextOptions& options, const Tokenizer& tokenizer);
+// Loads the sequences of the settings' text, which must be named, and those of the validation: of the same text at most
+// a fifth, unless the settings name another one. In a text of many documents, each document is a sequence, cut at
+// `length`, or several; a row of Alpaca ends with the tokenizer's EOS, if it has one and the row is not cut. A single
+// document is divided into windows of `length`. No document has sequences of both kinds, except such a single one. The
+// choice is seeded. Throws Error naming the file if there is no sequence with a token to predict, or fewer than two if
+// both kinds come from it; UsageError for "samples" if there are fewer.
+TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenizer& tokenizer);
 
 // A part of a step: whole sequences that pass through the model together.
 struct TrainingBatch {

@@ -172,14 +172,11 @@ class CpuOps : public Ops {
   }
 
   void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
-    if (up.empty()) return Activate(context_, spec_.activation, gate.host());
-    (spec_.activation == Activation::kSilu ? SwiGlu : GeGlu)(context_, gate.host(), up.host());
+    shiftrt::GatedUnit(context_, spec_.activation, gate.host(), up.host());
   }
   void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
                          DeviceMatrix<float> dup) override {
-    if (up.empty()) return ActivateGradient(context_, spec_.activation, gate.host(), dgate.host());
-    const auto gradient = spec_.activation == Activation::kSilu ? SwiGluGradient : GeGluGradient;
-    gradient(context_, gate.host(), up.host(), dgate.host(), dup.host());
+    shiftrt::GatedUnitGradient(context_, spec_.activation, gate.host(), up.host(), dgate.host(), dup.host());
   }
   void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
     shiftrt::AddTo(context_, x.host(), y.host());

@@ -69,15 +69,15 @@ void ManyTokens::Gate(const BlockStage& block) {
   const int64_t count = s_.step().count, inter = s_.config().intermediate;
   const DeviceArray activation = s_.Get(CudaArray::kActivation, count * inter, s_.dtype());
   if (s_.gates_at_once()) {
-    const auto multiply = s_.spec().activation == Activation::kSilu ? gpu::MultiplySwiGlu : gpu::MultiplyGeGlu;
-    return multiply(s_.stream(), {.x = x,
-                                  .gate_up = weights,
-                                  .bias = w.gate_up_bias.data(),
-                                  .tokens = count,
-                                  .hidden = s_.hidden(),
-                                  .intermediate = inter,
-                                  .out = activation,
-                                  .multiprocessors = s_.cores()});
+    return gpu::MultiplyGated(s_.stream(), s_.spec().activation,
+                              {.x = x,
+                               .gate_up = weights,
+                               .bias = w.gate_up_bias.data(),
+                               .tokens = count,
+                               .hidden = s_.hidden(),
+                               .intermediate = inter,
+                               .out = activation,
+                               .multiprocessors = s_.cores()});
   }
   const float* const bias = w.gate_up_bias.data();
   const gpu::DeviceRows out(activation, count, inter);

@@ -77,10 +77,7 @@ void OneToken::Gate(const BlockStage& block) {
   product.rows = s_.spec().gated ? 2 * inter : inter;
   product.bias = w.gate_up_bias.data();
   product.y = s_.Floats(CudaArray::kActivation, inter);
-  if (s_.spec().gated) {
-    const auto gated = s_.spec().activation == Activation::kSilu ? gpu::MatVecSwiGlu : gpu::MatVecGeGlu;
-    return gated(s_.stream(), product, s_.cores());
-  }
+  if (s_.spec().gated) return gpu::MatVecGated(s_.stream(), s_.spec().activation, product, s_.cores());
   gpu::MatVec(s_.stream(), product, s_.cores());
   const MatrixView<float> row(product.y, 1, inter);
   gpu::GateRows(s_.stream(), s_.spec().activation, {.gate = row}, row);

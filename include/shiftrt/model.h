@@ -19,14 +19,6 @@
 
 namespace shiftrt {
 
-/// The type that the weights have in memory.
-enum class WeightType {
-  kAsStored,  ///< as in the files, which are mapped into memory and not copied; quantised weights as bfloat16
-  kFloat32,   ///< converted to 32-bit floats
-  kFloat16,   ///< converted to IEEE 16-bit floats
-  kBFloat16,  ///< converted to bfloat16
-};
-
 /// How LanguageModel::Open reads a model.
 struct OpenSettings {
   WeightType weights = WeightType::kAsStored;  ///< the type of the weights in memory

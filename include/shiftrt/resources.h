@@ -20,6 +20,14 @@ std::shared_ptr<Processes> JoinProcesses();
 
 struct Context;
 
+/// The type that the weights have in memory.
+enum class WeightType : uint8_t {
+  kAsStored,  ///< as in the files, which are mapped into memory and not copied; quantised weights as bfloat16
+  kFloat32,   ///< converted to 32-bit floats
+  kFloat16,   ///< converted to IEEE 16-bit floats
+  kBFloat16,  ///< converted to bfloat16
+};
+
 /// How precise the operands of products with weights are on a CPU. The sums are float32 in any case. Products of
 /// bfloat16 numbers need AVX512-BF16 or AMX, and take about half the time of float32's there, or less. A GPU's products
 /// do not depend on it (docs/gpu.md).

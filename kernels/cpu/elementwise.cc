@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/cpu/simd_body.h"
 #include "kernels/row_parts.h"
@@ -14,23 +15,9 @@ namespace shiftrt {
 
 namespace {
 
-void GatedUnit(const Context& context, const char* name, void (*unit)(float*, const float*, int64_t),
-               MatrixView<float> gate, MatrixView<const float> up) {
-  Check(gate.rows == up.rows && gate.cols == up.cols, "{} of ({}, {}) and ({}, {}) does not fit", name, gate.rows,
-        gate.cols, up.rows, up.cols);
-  ForEachRowPart(context, gate,
-                 [&](int64_t row, int64_t col, int64_t count) { unit(gate.row(row) + col, up.row(row) + col, count); });
-}
-
-void GatedUnitGradient(const Context& context, const char* name,
-                       void (*unit)(const float*, const float*, float*, float*, int64_t), MatrixView<const float> gate,
-                       MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup) {
-  for (const MatrixView<const float>& other : {up, MatrixView<const float>(dgate), MatrixView<const float>(dup)})
-    Check(gate.rows == other.rows && gate.cols == other.cols, "gradient of {} of ({}, {}) and ({}, {}) does not fit",
-          name, gate.rows, gate.cols, other.rows, other.cols);
-  ForEachRowPart(context, dgate, [&](int64_t row, int64_t col, int64_t count) {
-    unit(gate.row(row) + col, up.row(row) + col, dgate.row(row) + col, dup.row(row) + col, count);
-  });
+void CheckActivation(Activation activation, bool gated) {
+  Check(!gated || activation == Activation::kSilu || activation == Activation::kGeluTanh,
+        "a gated unit with an activation that is neither SiLU nor the tanh form of GELU");
 }
 
 void Gelu(float* x, int64_t n) {
@@ -74,47 +61,42 @@ void Embed(const Context& context, std::span<const int32_t> tokens, const Tensor
   });
 }
 
-void SwiGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up) {
-  GatedUnit(context, "SwiGLU", BodyFor(context.isa).swiglu, gate, up);
-}
-
-void GeGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up) {
-  GatedUnit(context, "GeGLU", BodyFor(context.isa).geglu, gate, up);
-}
-
-void SwiGluGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> up,
-                    MatrixView<float> dgate, MatrixView<float> dup) {
-  GatedUnitGradient(context, "SwiGLU", BodyFor(context.isa).swiglu_gradient, gate, up, dgate, dup);
-}
-
-void GeGluGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> up,
-                   MatrixView<float> dgate, MatrixView<float> dup) {
-  GatedUnitGradient(context, "GeGLU", BodyFor(context.isa).geglu_gradient, gate, up, dgate, dup);
-}
-
-void Activate(const Context& context, Activation activation, MatrixView<float> x) {
+void GatedUnit(const Context& context, Activation activation, MatrixView<float> gate, MatrixView<const float> up) {
+  const bool gated = up.data != nullptr;
+  CheckActivation(activation, gated);
+  Check(!gated || (gate.rows == up.rows && gate.cols == up.cols), "gated unit of ({}, {}) and ({}, {}) does not fit",
+        gate.rows, gate.cols, up.rows, up.cols);
   const SimdBody& body = BodyFor(context.isa);
-  ForEachRowPart(context, x, [&](int64_t row, int64_t col, int64_t count) {
-    float* const at = x.row(row) + col;
+  ForEachRowPart(context, gate, [&](int64_t row, int64_t col, int64_t count) {
+    float* const at = gate.row(row) + col;
+    const float* const factors = gated ? up.row(row) + col : nullptr;
     switch (activation) {
-      case Activation::kSilu: return body.swiglu(at, nullptr, count);
-      case Activation::kGeluTanh: return body.geglu(at, nullptr, count);
+      case Activation::kSilu: return body.swiglu(at, factors, count);
+      case Activation::kGeluTanh: return body.geglu(at, factors, count);
       case Activation::kGelu: return Gelu(at, count);
       case Activation::kRelu2: return Relu2(at, count);
     }
   });
 }
 
-void ActivateGradient(const Context& context, Activation activation, MatrixView<const float> x, MatrixView<float> dx) {
-  Check(x.rows == dx.rows && x.cols == dx.cols, "gradient of an activation of ({}, {}) and ({}, {}) does not fit",
-        x.rows, x.cols, dx.rows, dx.cols);
+void GatedUnitGradient(const Context& context, Activation activation, MatrixView<const float> gate,
+                       MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup) {
+  const bool gated = up.data != nullptr;
+  CheckActivation(activation, gated);
+  std::vector<MatrixView<const float>> others = {dgate};
+  if (gated) others.insert(others.end(), {up, dup});
+  for (const MatrixView<const float>& other : others)
+    Check(gate.rows == other.rows && gate.cols == other.cols,
+          "gradient of a gated unit of ({}, {}) and ({}, {}) does not fit", gate.rows, gate.cols, other.rows,
+          other.cols);
   const SimdBody& body = BodyFor(context.isa);
-  ForEachRowPart(context, dx, [&](int64_t row, int64_t col, int64_t count) {
-    const float* const at = x.row(row) + col;
-    float* const to = dx.row(row) + col;
+  ForEachRowPart(context, dgate, [&](int64_t row, int64_t col, int64_t count) {
+    const float* const at = gate.row(row) + col;
+    const float* const factors = gated ? up.row(row) + col : nullptr;
+    float *const to = dgate.row(row) + col, *const to_up = gated ? dup.row(row) + col : nullptr;
     switch (activation) {
-      case Activation::kSilu: return body.swiglu_gradient(at, nullptr, to, nullptr, count);
-      case Activation::kGeluTanh: return body.geglu_gradient(at, nullptr, to, nullptr, count);
+      case Activation::kSilu: return body.swiglu_gradient(at, factors, to, to_up, count);
+      case Activation::kGeluTanh: return body.geglu_gradient(at, factors, to, to_up, count);
       case Activation::kGelu: return GeluGradient(at, to, count);
       case Activation::kRelu2: return Relu2Gradient(at, to, count);
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gate and up projections of an MLP for many tokens, with the activation in the same kernel: the product is not
-// written and read again. For compute capability 9.0 (tiles.h). The other form is Products::MatMul() and then SwiGlu()
-// or GeGlu().
+// written and read again. For compute capability 9.0 (tiles.h). The other form is Products::MatMul() and then
+// GateRows().
 #pragma once
 
 #include "kernels/cuda/grid.h"
+#include "runtime/activation.h"
 
 namespace shiftrt::gpu {
 
@@ -22,9 +23,8 @@ struct GatedProduct {
   DeviceArray out;                                   // (tokens, intermediate), not x
   int multiprocessors = 1;                           // those of the device; there are at most as many blocks
 };
-// With silu, and with the tanh form of gelu. Throw Error for what TakesGatedProduct() denies.
-void MultiplySwiGlu(Stream stream, const GatedProduct& call);
-void MultiplyGeGlu(Stream stream, const GatedProduct& call);
+// With kSilu or kGeluTanh. Throws Error for what TakesGatedProduct() denies.
+void MultiplyGated(Stream stream, Activation activation, const GatedProduct& call);
 
 // True if the device has the kernel for matrices of this type and these sizes: RunsWarpgroupProducts(), unless the
 // environment variable SHIFTRT_CUDA_GATED_PRODUCT is 0.

@@ -174,7 +174,7 @@ struct GatedProductKernel {
 constexpr const char* kSwitch = "SHIFTRT_CUDA_GATED_PRODUCT";
 
 template <bool kGelu>
-void MultiplyGated(Stream stream, const GatedProduct& call) {
+void LaunchGated(Stream stream, const GatedProduct& call) {
   constexpr const char* kWhat = "gate and up projections in one kernel";
   Require(call.gate_up.dtype == call.x.dtype && call.out.dtype == call.x.dtype, kWhat,
           "one type for input, weights and output, not bytes", static_cast<int64_t>(SizeOf(call.out.dtype)));
@@ -208,7 +208,8 @@ bool TakesGatedProduct(int device, DType dtype, int64_t hidden, int64_t intermed
 
 bool WantsGatedProduct() { return SwitchedOn(kSwitch, false); }
 
-void MultiplySwiGlu(Stream stream, const GatedProduct& call) { MultiplyGated<false>(stream, call); }
-void MultiplyGeGlu(Stream stream, const GatedProduct& call) { MultiplyGated<true>(stream, call); }
+void MultiplyGated(Stream stream, Activation activation, const GatedProduct& call) {
+  (activation == Activation::kSilu ? LaunchGated<false> : LaunchGated<true>)(stream, call);
+}
 
 }  // namespace shiftrt::gpu

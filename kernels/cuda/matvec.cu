@@ -327,14 +327,10 @@ void MatVecAdd(Stream stream, const MatVecProblem& problem, const float* addend,
   LaunchMatVec<Finish::kAdd>(stream, problem, addend, multiprocessors);
 }
 
-void MatVecSwiGlu(Stream stream, const MatVecProblem& problem, int multiprocessors) {
+void MatVecGated(Stream stream, Activation activation, const MatVecProblem& problem, int multiprocessors) {
   Require(problem.rows % 2 == 0, "gate and up projection", "an even number of rows", problem.rows);
-  LaunchMatVec<Finish::kSwiGlu>(stream, problem, nullptr, multiprocessors);
-}
-
-void MatVecGeGlu(Stream stream, const MatVecProblem& problem, int multiprocessors) {
-  Require(problem.rows % 2 == 0, "gate and up projection", "an even number of rows", problem.rows);
-  LaunchMatVec<Finish::kGeGlu>(stream, problem, nullptr, multiprocessors);
+  const auto launch = activation == Activation::kSilu ? LaunchMatVec<Finish::kSwiGlu> : LaunchMatVec<Finish::kGeGlu>;
+  launch(stream, problem, nullptr, multiprocessors, {});
 }
 
 void MatVecRotate(Stream stream, const MatVecProblem& problem, const RotatedHeads& heads, int multiprocessors) {

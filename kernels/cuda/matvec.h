@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/rope.h"
+#include "runtime/activation.h"
 
 namespace shiftrt::gpu {
 
@@ -24,10 +25,9 @@ struct MatVecProblem {
 void MatVec(Stream stream, const MatVecProblem& problem, int multiprocessors);
 // y = addend + the product; addend (rows) may be y.
 void MatVecAdd(Stream stream, const MatVecProblem& problem, const float* addend, int multiprocessors);
-// y (rows / 2) = silu(first half) * second half of the product: W holds the gate's rows, then the up projection's.
-void MatVecSwiGlu(Stream stream, const MatVecProblem& problem, int multiprocessors);
-// The same with the tanh form of gelu.
-void MatVecGeGlu(Stream stream, const MatVecProblem& problem, int multiprocessors);
+// y (rows / 2) = activation(first half) * second half of the product, with kSilu or kGeluTanh: W holds the gate's rows,
+// then the up projection's.
+void MatVecGated(Stream stream, Activation activation, const MatVecProblem& problem, int multiprocessors);
 
 // Where one token's queries, keys and values go: rotated queries to `q`, rotated keys and values to row *cache_row of
 // `keys` and `values`.

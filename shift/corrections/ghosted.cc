@@ -25,9 +25,7 @@ FittedSites FitGhosted(const FitInput& input) {
         SolveRidge(job.context, site->fit.WithoutMeans(), {{LambdaSpec::Kind::kAbsolute, kGhostedLambda}, false});
     fitted.adapters.push_back(MakeLra(solution));
     SiteReport report = MeasureSite(job.context, *site, *fitted.adapters.back());
-    report.lambda = solution.lambda;
-    report.condition = solution.condition;
-    report.warning = solution.warning;
+    report.Note(solution);
     fitted.reports.push_back(std::move(report));
     job.progress.Advance(1);
   }

@@ -81,13 +81,11 @@ class JointFit {
       solution = SolveRidge(context_, sums_.fit, {{LambdaSpec::Kind::kAbsolute, more}, false});
       joint = Reduced(solution);
     }
-    report.warning = solution.warning;
+    report.Note(solution);
     if (solution.lambda != asked)
       report.warning += fmt::format(
           "{}I + A is near singular at lambda {:.3g} (reciprocal condition number {:.1e}): lambda raised to {:.3g}",
           report.warning.empty() ? "" : "; ", asked, singular, solution.lambda);
-    report.lambda = solution.lambda;
-    report.condition = solution.condition;
     return joint;
   }
 

@@ -34,9 +34,7 @@ FittedSites FitReplaceMe(const FitInput& input) {
     SiteReport report;
     report.site = site->site;
     report.tokens = site->fit.tokens();
-    report.lambda = solution.lambda;
-    report.condition = solution.condition;
-    report.warning = solution.warning;
+    report.Note(solution);
     report.rank = site->fit.hidden();
     const Matrix<double>& change = solution.a.ToWrite();
     for (int64_t i = 0; i < change.rows(); ++i) change(i, i) -= 1.0;

@@ -154,9 +154,7 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   fitted.reports.resize(sites.size());
   const auto measure = [&](int64_t i) {
     SiteReport& report = fitted.reports[i] = MeasureSite(context, *sites[i], *fitted.adapters[i]);
-    report.lambda = solved.solutions[i].lambda;
-    report.condition = solved.solutions[i].condition;
-    report.warning = solved.solutions[i].warning;
+    report.Note(solved.solutions[i]);
     if (options.spectra == Spectra::kNever) return;
     report.singular_values = std::move(spectra[i]);
     report.squares = std::move(squares[i]);

@@ -44,9 +44,7 @@ RefittedBlock Stored(const RidgeSolution& solution, const Projection& projection
   RefittedBlock refitted{OwnBlock::Share(std::move(folded)), {}};
   SiteReport& report = refitted.report;
   report.part = projection.name;
-  report.lambda = solution.lambda;
-  report.condition = solution.condition;
-  report.warning = solution.warning;
+  report.Note(solution);
   report.rank = solution.a.cols();
   report.r2_heldout = std::numeric_limits<double>::quiet_NaN();
   return refitted;

@@ -17,7 +17,7 @@ class FinetuneOnGpu : public testing::Test {
   }
 
   // Two steps of two short sequences on each device, from `plan`.
-  static void ExpectParity(const Shape& shape, const DepthPlan& plan, const FinetuneOptions& wanted) {
+  static void ExpectParity(const Shape& shape, const DepthPlan& plan, const FinetuneSettings& wanted) {
     Model model;
     model.name = "a test";
     model.weights = MakeWeights(shape, DType::kFloat32);
@@ -31,13 +31,14 @@ class FinetuneOnGpu : public testing::Test {
       texts.training.Add(tokens, 1);
       if (length == 5) texts.validation.Add(tokens, 2);
     }
-    FinetuneOptions options = wanted;
-    options.training.schedule = {Decay::kConstant, 0.01, 0, 2};
-    options.training.batch = 2;
+    FinetuneSettings settings = wanted;
+    settings.batch = 2;
+    const Schedule schedule = {Decay::kConstant, 0.01, 0, 2};
     const TemporaryDirectory directory;
     const auto run = [&](Device device, const char* checkpoint) {
       const Context context = On(device);
-      return Finetune({context, model, texts, options, directory.path() / checkpoint, {}, {}}).history;
+      settings.checkpoint = directory.path() / checkpoint;
+      return Finetune({context, model, texts, settings, schedule, {}, {}}).history;
     };
     const TrainingHistory here = run(Device::kCpu, "here"), there = run(Device::kCuda, "there");
     ASSERT_EQ(there.losses.size(), here.losses.size());
@@ -50,25 +51,25 @@ class FinetuneOnGpu : public testing::Test {
 };
 
 TEST_F(FinetuneOnGpu, LoraAgreesWithTheCpu) {
-  FinetuneOptions options;
-  options.trainable.lora = {.targets = {"q", "down"}, .rank = 3, .alpha = 6, .dropout = 0.2};
-  ExpectParity(kQwen2, DepthPlan::Original(2), options);
+  FinetuneSettings settings;
+  settings.lora = {.targets = {"q", "down"}, .rank = 3, .alpha = 6, .dropout = 0.2};
+  ExpectParity(kQwen2, DepthPlan::Original(2), settings);
 }
 
 TEST_F(FinetuneOnGpu, PartialLayersAndTheHeadAgreeWithTheCpu) {
-  FinetuneOptions options;
-  options.trainable.method = Method::kPartial;
-  options.trainable.layers = "last:1";
-  options.trainable.head = true;
-  options.loss = ParseLoss("both");
-  ExpectParity(kQwen2, DepthPlan::Pruned(2, std::vector<int64_t>{0}), options);
+  FinetuneSettings settings;
+  settings.method = Method::kPartial;
+  settings.layers = "last:1";
+  settings.head = true;
+  settings.loss = TrainingLoss::kBoth;
+  ExpectParity(kQwen2, DepthPlan::Pruned(2, std::vector<int64_t>{0}), settings);
 }
 
 TEST_F(FinetuneOnGpu, ReplacementsAgreeWithTheCpu) {
-  FinetuneOptions options;
-  options.trainable.method = Method::kReplacement;
-  options.replacement.halves = Halves::kMlp;
-  ExpectParity(kQwen2, DepthPlan::Pruned(2, std::vector<int64_t>{0}), options);
+  FinetuneSettings settings;
+  settings.method = Method::kReplacement;
+  settings.replacement = Halves::kMlp;
+  ExpectParity(kQwen2, DepthPlan::Pruned(2, std::vector<int64_t>{0}), settings);
 }
 
 }  // namespace

@@ -37,14 +37,15 @@ class GatedProductOnGpu : public CudaTest {
     const Input<T> x(stream_, p.x), w(stream_, p.w);
     const Input<float> bias(stream_, p.bias);
     const Output<T> out(stream_, (c.tokens + kTail) * c.outputs());
-    (c.behind == Behind::kSilu ? MultiplySwiGlu : MultiplyGeGlu)(stream_, {.x = x.array(),
-                                                                           .gate_up = w.array(),
-                                                                           .bias = c.biased ? bias.data() : nullptr,
-                                                                           .tokens = c.tokens,
-                                                                           .hidden = c.cols,
-                                                                           .intermediate = c.outputs(),
-                                                                           .out = out.array(),
-                                                                           .multiprocessors = 2});
+    MultiplyGated(stream_, c.behind == Behind::kSilu ? Activation::kSilu : Activation::kGeluTanh,
+                  {.x = x.array(),
+                   .gate_up = w.array(),
+                   .bias = c.biased ? bias.data() : nullptr,
+                   .tokens = c.tokens,
+                   .hidden = c.cols,
+                   .intermediate = c.outputs(),
+                   .out = out.array(),
+                   .multiprocessors = 2});
     std::vector<double> found = out.Values();
     found.resize(c.tokens * c.outputs());
     p.Expect(found, 2 * static_cast<double>(c.cols + 1), DTypeOf<T>::value);
@@ -57,13 +58,14 @@ class GatedProductOnGpu : public CudaTest {
     const auto x = Input<BFloat16>::Normal(stream_, kTokens * kHidden, 1),
                w = Input<BFloat16>::Normal(stream_, 2 * kIntermediate * kHidden, 2, 0.1);
     const Output<BFloat16> out(stream_, kTokens * kIntermediate);
-    MultiplySwiGlu(stream_, {.x = x.array(),
-                             .gate_up = w.array(),
-                             .tokens = kTokens,
-                             .hidden = kHidden,
-                             .intermediate = kIntermediate,
-                             .out = out.array(),
-                             .multiprocessors = multiprocessors});
+    MultiplyGated(stream_, Activation::kSilu,
+                  {.x = x.array(),
+                   .gate_up = w.array(),
+                   .tokens = kTokens,
+                   .hidden = kHidden,
+                   .intermediate = kIntermediate,
+                   .out = out.array(),
+                   .multiprocessors = multiprocessors});
     std::vector<uint16_t> bits;
     for (const BFloat16 value : out.Raw()) bits.push_back(value.bits);
     return bits;
@@ -109,8 +111,8 @@ TEST_F(GatedProductOnGpu, RefusesWhatItCannotTake) {
   const Input<BFloat16> x(stream_, std::vector<double>(1024, 1.0));
   const Input<float> wide(stream_, std::vector<double>(1024, 1.0));
   const auto call = [&](ConstDeviceArray w, DeviceArray out, int64_t hidden, int64_t intermediate) {
-    MultiplySwiGlu(
-        stream_,
+    MultiplyGated(
+        stream_, Activation::kSilu,
         {.x = x.array(), .gate_up = w, .tokens = 1, .hidden = hidden, .intermediate = intermediate, .out = out});
   };
   const DeviceArray out{x.data(), DType::kBFloat16};

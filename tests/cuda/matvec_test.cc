@@ -29,8 +29,8 @@ class MatVecOnGpu : public CudaTest {
     switch (c.behind) {
       case Behind::kNothing: MatVec(stream_, problem, 2); break;
       case Behind::kAddition: MatVecAdd(stream_, problem, addend.data(), 2); break;
-      case Behind::kSilu: MatVecSwiGlu(stream_, problem, 2); break;
-      case Behind::kGeluTanh: MatVecGeGlu(stream_, problem, 2); break;
+      case Behind::kSilu: MatVecGated(stream_, Activation::kSilu, problem, 2); break;
+      case Behind::kGeluTanh: MatVecGated(stream_, Activation::kGeluTanh, problem, 2); break;
     }
     const double roundings = static_cast<double>(c.cols) / 16 + 24;
     p.Expect(y.Values(), roundings);
@@ -125,10 +125,10 @@ TEST_F(MatVecOnGpu, RefusesSizesItCannotTake) {
   const Output<float> y(stream_, 8);
   EXPECT_THROW(MatVec(stream_, {.w = w.array(), .rows = 6, .cols = 12, .x = w.data(), .y = y.data()}, 1),
                std::runtime_error);
-  EXPECT_THROW(MatVecGeGlu(stream_, {.w = w.array(), .rows = 3, .cols = 8, .x = w.data(), .y = y.data()}, 1),
-               std::runtime_error);
-  EXPECT_THROW(MatVecSwiGlu(stream_, {.w = w.array(), .rows = 3, .cols = 8, .x = w.data(), .y = y.data()}, 1),
-               std::runtime_error);
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh})
+    EXPECT_THROW(
+        MatVecGated(stream_, activation, {.w = w.array(), .rows = 3, .cols = 8, .x = w.data(), .y = y.data()}, 1),
+        std::runtime_error);
 }
 
 TEST(MatVecTile, FollowsShapeAndDevice) {

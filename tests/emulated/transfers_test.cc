@@ -62,7 +62,7 @@ TEST_F(Transfers, PerplexityBringsOverScoresAlone) {
   for (size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<int32_t>(t * 7 % 50);
   Decoder decoder(context_, model_.weights, model_.plan);
   const int64_t in = emu::BytesToDevice(), out = emu::BytesToHost();
-  const PerplexityResult result = WindowedPerplexity(decoder, tokens, 20, "test", quiet_);
+  const TextPerplexity result = WindowedPerplexity(decoder, tokens, 20, quiet_);
   EXPECT_EQ(emu::BytesToHost() - out, result.predicted * static_cast<int64_t>(sizeof(float)));
   EXPECT_LT(emu::BytesToDevice() - in, std::ssize(tokens) * Hidden() * static_cast<int64_t>(sizeof(float)) / 4);
 }

@@ -371,15 +371,15 @@ TEST(Decoder, WindowedPerplexityIsTheDirectSum) {
     for (float p : decoder.LogProbs(h.view().Rows(0, 5), window.subspan(1))) nll -= p;
   }
   NoProgress quiet;
-  const auto result = WindowedPerplexity(decoder, tokens, 6, "test", quiet);
+  const auto result = WindowedPerplexity(decoder, tokens, 6, quiet);
   EXPECT_EQ(result.predicted, 15);
   EXPECT_NEAR(result.mean_nll, nll / 15, 1e-6);
   EXPECT_NEAR(result.perplexity, std::exp(nll / 15), 1e-3);
-  const auto shorter = WindowedPerplexity(decoder, std::span(tokens).first(5), 6, "test", quiet);
+  const auto shorter = WindowedPerplexity(decoder, std::span(tokens).first(5), 6, quiet);
   EXPECT_EQ(shorter.window, 5);
   EXPECT_EQ(shorter.predicted, 4);
-  EXPECT_EQ(shorter.mean_nll, WindowedPerplexity(decoder, std::span(tokens).first(9), 5, "test", quiet).mean_nll);
-  EXPECT_THROW(WindowedPerplexity(decoder, std::span(tokens).first(1), 6, "test", quiet), Error);
+  EXPECT_EQ(shorter.mean_nll, WindowedPerplexity(decoder, std::span(tokens).first(9), 5, quiet).mean_nll);
+  EXPECT_THROW(WindowedPerplexity(decoder, std::span(tokens).first(1), 6, quiet), Error);
 }
 
 // Plans that share their first stages, one of which has a final norm of its own.
@@ -395,11 +395,11 @@ TEST(Decoder, PerplexitiesOfPlansHaveTheBitsOfEachAlone) {
   Trunk trunk(kContext, weights, plans);
   EXPECT_EQ(trunk.shared_stages(), 1);
   NoProgress quiet;
-  const std::vector<PerplexityResult> together = WindowedPerplexities(trunk, tokens, 6, "test", quiet);
+  const std::vector<TextPerplexity> together = WindowedPerplexities(trunk, tokens, 6, quiet);
   ASSERT_EQ(together.size(), plans.size());
   for (size_t p = 0; p < plans.size(); ++p) {
     Decoder alone(kContext, weights, plans[p]);
-    EXPECT_EQ(together[p].mean_nll, WindowedPerplexity(alone, tokens, 6, "test", quiet).mean_nll) << p;
+    EXPECT_EQ(together[p].mean_nll, WindowedPerplexity(alone, tokens, 6, quiet).mean_nll) << p;
   }
   EXPECT_NE(together[1].mean_nll, together[2].mean_nll);
   EXPECT_THROW(Trunk(kContext, weights, {}), Error);

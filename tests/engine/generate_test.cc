@@ -49,8 +49,8 @@ TEST(Generate, ManyTogetherReplyAsEachDoesAlone) {
             EXPECT_FALSE(replies.contains(i));
             stopped.insert(i);
           };
-          const ManyCounts counts = GenerateMany(decoder, prompts, {9, sampling, 11, stop, batch, {}, on_stop},
-                                                 [&](size_t i, auto reply) { replies[i] = std::move(reply); });
+          const GenerationTotals counts = GenerateMany(decoder, prompts, {9, sampling, 11, stop, batch, {}, on_stop},
+                                                       [&](size_t i, auto reply) { replies[i] = std::move(reply); });
           ASSERT_EQ(replies.size(), prompts.size());
           EXPECT_EQ(counts.prompt_tokens, 39);
           int64_t generated = 0;

@@ -73,7 +73,7 @@ class SplitDecoder : public testing::Test {
   };
   // The results of work(setting) in each of so many processes, of which `stages` hold a model together.
   template <typename Result>
-  std::vector<Result> In(int size, int stages, LoadDType dtype, const std::function<Result(const Setting&)>& work) {
+  std::vector<Result> In(int size, int stages, WeightType dtype, const std::function<Result(const Setting&)>& work) {
     std::vector<Result> results(size);
     InProcesses(size, [&](const std::shared_ptr<Processes>& processes) {
       try {
@@ -109,7 +109,7 @@ class SplitDecoder : public testing::Test {
 TEST_F(SplitDecoder, ScoresTheSameBits) {
   for (const bool tied : {false, true}) {
     WriteModel(tied);
-    for (const LoadDType dtype : {LoadDType::kAuto, LoadDType::kFloat32}) {
+    for (const WeightType dtype : {WeightType::kAsStored, WeightType::kFloat32}) {
       // Losses of several batches per plan, shared as those who measure them do.
       const auto losses = [&](const Setting& setting) {
         std::vector<double> all;
@@ -151,11 +151,11 @@ TEST_F(SplitDecoder, TapsAreHeardWhereTheBlockIs) {
       for (const uint64_t seed : {1, 2}) decoder.Forward(TwoSequences(seed), taps_only);
       return heard;
     };
-    const Heard expected = In<Heard>(1, 1, LoadDType::kAuto, listen).front();
+    const Heard expected = In<Heard>(1, 1, WeightType::kAsStored, listen).front();
     EXPECT_EQ(expected.size(), 16U);
     for (const int stages : {2, 3, 4}) {
       Heard all;
-      for (const Heard& one : In<Heard>(stages, stages, LoadDType::kAuto, listen))
+      for (const Heard& one : In<Heard>(stages, stages, WeightType::kAsStored, listen))
         for (const auto& [where, rows] : one) {
           EXPECT_EQ(rows, expected.at(where));
           const bool at_border = where.second == TapPoint::kInput;  // the process before hears that too
@@ -188,9 +188,9 @@ TEST_F(SplitDecoder, GoesOnFromAKeptStream) {
     SharedItems(setting.context, std::vector<int>(sums.size(), last)).Share(sums);
     return sums;
   };
-  const auto expected = In<std::vector<double>>(1, 1, LoadDType::kAuto, losses).front();
+  const auto expected = In<std::vector<double>>(1, 1, WeightType::kAsStored, losses).front();
   for (const int stages : {2, 3, 4})
-    for (const std::vector<double>& found : In<std::vector<double>>(stages, stages, LoadDType::kAuto, losses))
+    for (const std::vector<double>& found : In<std::vector<double>>(stages, stages, WeightType::kAsStored, losses))
       EXPECT_EQ(found, expected) << stages << " stages";
 }
 
@@ -202,7 +202,7 @@ TEST_F(SplitDecoder, ProcessesWorkAtDifferentBatches) {
   std::condition_variable reached;
   std::array<int, 2> batches = {0, 0};  // begun by each
   int ahead = 0;
-  In<int>(2, 2, LoadDType::kAuto, [&](const Setting& setting) {
+  In<int>(2, 2, WeightType::kAsStored, [&](const Setting& setting) {
     const int part = setting.context.processes->part();
     const Tap tap = {part == 0 ? 0 : 7, TapPoint::kInput, [&, part](const Rows&, const Batch&) {
                        std::unique_lock lock(mutex);
@@ -235,17 +235,17 @@ TEST_F(SplitDecoder, GeneratesTheSameTokens) {
     }
     return tokens;
   };
-  const auto expected = In<std::vector<int32_t>>(1, 1, LoadDType::kAuto, reply).front();
+  const auto expected = In<std::vector<int32_t>>(1, 1, WeightType::kAsStored, reply).front();
   EXPECT_EQ(expected.size(), 4 * 2 * 12U);
   for (const int stages : {2, 3, 4})
-    for (const std::vector<int32_t>& found : In<std::vector<int32_t>>(stages, stages, LoadDType::kAuto, reply))
+    for (const std::vector<int32_t>& found : In<std::vector<int32_t>>(stages, stages, WeightType::kAsStored, reply))
       EXPECT_EQ(found, expected) << stages << " stages";
 }
 
 TEST_F(SplitDecoder, TheModelIsTheSameAndItsPartsAreNot) {
   for (const bool tied : {false, true}) {
     WriteModel(tied);
-    for (const LoadDType dtype : {LoadDType::kAuto, LoadDType::kFloat32}) {
+    for (const WeightType dtype : {WeightType::kAsStored, WeightType::kFloat32}) {
       const std::shared_ptr<const Weights> whole = LoadWeights(Model(), {.dtype = dtype});
       const DepthPlan plan = DepthPlan::Original(kLayers);
       for (int64_t process = 0; process < 3; ++process) {

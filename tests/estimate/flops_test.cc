@@ -34,7 +34,7 @@ TEST(Shapes, HaveTheTypeThatTheConfigurationNames) {
   EXPECT_THROW(ShapesOf(kLlama70B, "float8_e4m3fn"), Error);
   const TemporaryDirectory directory;
   WriteText(directory.path() / "config.json", test::ConfigText(kLlama70B));
-  EXPECT_EQ(ShapesOfModel(directory.path(), LoadDType::kFloat16).weights->head.dtype, DType::kFloat16);
+  EXPECT_EQ(ShapesOfModel(directory.path(), WeightType::kFloat16).weights->head.dtype, DType::kFloat16);
 }
 
 TEST(Shapes, AreThoseOfTheFiles) {
@@ -50,7 +50,7 @@ TEST(Shapes, AreThoseOfTheFiles) {
   EXPECT_EQ(shapes.stored, stored);
   const auto gguf = directory.path() / "model.gguf";
   WriteText(gguf, GgufModel(*loaded));
-  const ModelShapes header = ShapesOfModel(gguf, LoadDType::kFloat16);
+  const ModelShapes header = ShapesOfModel(gguf, WeightType::kFloat16);
   EXPECT_EQ(header.stored, stored);
   EXPECT_EQ(plan.BytesPerToken(*header.weights), plan.BytesPerToken(*loaded) / 2);
 }

@@ -42,7 +42,7 @@ inline Model GoldenEvalModel(const std::string& tokenizer, uint64_t seed = 1) {
 inline Variant Plain(const std::string& name, DepthPlan plan) { return {name, std::move(plan)}; }
 
 inline Dataset GoldenDataset(const std::string& task, int64_t shots = 0) {
-  return LoadDataset(*ParseTasks(task)[0], {{GoldenData()}, 0, shots});
+  return LoadDataset(*ParseTasks(task)[0], {.data = {GoldenData()}, .shots = shots});
 }
 
 }  // namespace shiftrt

@@ -105,14 +105,14 @@ TEST(Rows, ABadRowIsNamedByFileAndLine) {
   for (const Case& c : cases) {
     const TemporaryDirectory directory;
     Write(directory.path() / c.file, c.row);
-    const auto load = [&] { LoadDataset(TaskNamed(c.task), {{directory.path().string()}, 0, 0}); };
+    const auto load = [&] { LoadDataset(TaskNamed(c.task), {.data = {directory.path().string()}}); };
     ExpectRefused(load, c.message);
     ExpectRefused(load, fs::path(c.file).filename().string() + ":1");
   }
 }
 
 std::vector<Item> Load(const std::string& task, const fs::path& directory, int64_t shots = 0) {
-  return LoadDataset(TaskNamed(task), {{directory.string()}, 0, shots}).items;
+  return LoadDataset(TaskNamed(task), {.data = {directory.string()}, .shots = shots}).items;
 }
 
 // The original releases' rows give the prompts of Hugging Face's.

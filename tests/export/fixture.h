@@ -29,7 +29,7 @@ class ExportTest : public testing::Test {
   void SetUp() override { out_ = directory_.path() / "out"; }
 
   // The golden's model (seed 1) with all its blocks, in a directory of its own.
-  Model Golden(const std::string& name, DType dtype = DType::kFloat32, LoadDType load = LoadDType::kAuto) const {
+  Model Golden(const std::string& name, DType dtype = DType::kFloat32, WeightType load = WeightType::kAsStored) const {
     const std::filesystem::path directory = directory_.path() / (name + "-" + Name(dtype));
     if (!std::filesystem::exists(directory))
       WriteRandomCheckpoint(GoldenModel(name) / "config.json", dtype, 1, directory);
@@ -68,7 +68,7 @@ class ExportTest : public testing::Test {
   }
 
   std::vector<std::string> Write(const std::string& format, const Model& model, const DepthPlan& plan) {
-    return Export(FindExportFormat(format), {context_, model, plan, provenance_, options_, *progress_}, out_);
+    return Export(FindExportFormat(format), {context_, model, plan, provenance_, settings_, *progress_}, out_);
   }
   std::string WriteRefusal(const std::string& format, const Model& model, const DepthPlan& plan) {
     return Refusal([&] { Write(format, model, plan); });
@@ -99,7 +99,7 @@ class ExportTest : public testing::Test {
   std::filesystem::path out_;
   Context context_ = Context::Default();
   Provenance provenance_ = {.criterion = "bi", .recipe = {.correction = "none", .merge = "off"}};
-  ExportOptions options_;
+  ExportSettings settings_;
   NoProgress quiet_;
   Progress* progress_ = &quiet_;
 };

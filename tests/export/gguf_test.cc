@@ -135,7 +135,7 @@ TEST_F(GgufExport, Llama3Scaling) {
 
 TEST_F(GgufExport, Q8) {
   const Model model = WithTokenizer("LlamaForCausalLM", "sentencepiece");
-  options_.q8_0 = true;
+  settings_.q8_0 = true;
   const DepthPlan plan = Pruned(model, {0});
   EXPECT_TRUE(Write("gguf", model, plan).empty());
   const GgufFile file(File());
@@ -154,7 +154,7 @@ TEST_F(GgufExport, Q8) {
 }
 
 TEST_F(GgufExport, RowsThatAreNotWholeBlocksAreSaid) {
-  options_.q8_0 = true;
+  settings_.q8_0 = true;
   const Model model = Golden("llama2");  // hidden 48
   const std::vector<std::string> notes = Write("gguf", model, model.plan);
   ASSERT_EQ(notes.size(), 2u);

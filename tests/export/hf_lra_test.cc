@@ -128,7 +128,7 @@ TEST_F(HfLra, WithoutAdaptersAndInShards) {
   Write("hf-lra", model, pruned);
   EXPECT_TRUE(ReadJson("config.json")["shiftrt"]["adapters"].empty());
   fs::remove_all(out_);
-  options_.shard_bytes = 1;
+  settings_.shard_bytes = 1;
   const DepthPlan plan = EveryPlace(model);
   Write("hf-lra", model, plan);
   const Model opened = OpenModel(out_.string());

@@ -96,7 +96,7 @@ TEST_F(Hf, AnOutputOfItsOwnIsTheModels) {
 }
 
 TEST_F(Hf, WeightsAreWrittenInTheTypeInWhichTheyWereLoaded) {
-  const Model model = Golden("llama2", DType::kFloat32, LoadDType::kBFloat16);
+  const Model model = Golden("llama2", DType::kFloat32, WeightType::kBFloat16);
   const DepthPlan plan = Pruned(model, {0});
   Write("hf", model, plan);
   const Model opened = OpenModel(out_.string());
@@ -108,7 +108,7 @@ TEST_F(Hf, ShardsAreOfTheSizeAskedFor) {
   const Model model = Golden("llama2");
   const DepthPlan plan = Pruned(model, {1});
   const int64_t embedding = model.weights->embedding.bytes();
-  options_.shard_bytes = embedding - 1;  // the embedding exceeds it, so that it stands alone
+  settings_.shard_bytes = embedding - 1;  // the embedding exceeds it, so that it stands alone
   Write("hf", model, plan);
   const Json index = ReadJson("model.safetensors.index.json");
   int64_t total = 0, shards = 0;
@@ -121,7 +121,7 @@ TEST_F(Hf, ShardsAreOfTheSizeAskedFor) {
       bytes += tensor.bytes();
       EXPECT_EQ(index["weight_map"][name], entry.path().filename().string());
     }
-    EXPECT_TRUE(bytes <= options_.shard_bytes || file.tensors().size() == 1) << entry.path();
+    EXPECT_TRUE(bytes <= settings_.shard_bytes || file.tensors().size() == 1) << entry.path();
     total += bytes;
   }
   EXPECT_GT(shards, 2);
@@ -165,7 +165,7 @@ TEST_F(Hf, WhatLiesBesideTheWeightsComesAlong) {
   WriteText(
       model.directory / "README.md",
       "---\nlicense: other\nlicense_name: x-community\nlicense_link: LICENSE\ntags: [a]\n---\n# X\nlicense: no\n");
-  options_.base_name = "org/original";
+  settings_.base_name = "org/original";
   Write("hf", model, Pruned(model, {1}));
   for (const std::string& name : files) EXPECT_EQ(ReadFile(out_ / name), content(name));
   const std::string card = ReadFile(out_ / "README.md");
@@ -192,7 +192,7 @@ TEST_F(Hf, WhatItCannotHoldIsRefusedByName) {
   auto own = std::make_shared<BlockWeights>(model.weights->blocks[1]);
   own->down_bias = own->input_norm;
   refused({{BlockStage{0}, BlockStage{.layer = 1, .own = own}}}, "block 1 has a mlp.down_proj.bias");
-  options_.q8_0 = true;
+  settings_.q8_0 = true;
   refused(DepthPlan::Original(model.weights->config.layers), "Q8_0");
   EXPECT_NE(Refusal([] { FindExportFormat("hff"); }).find("hf"), std::string::npos);
 }

@@ -26,7 +26,7 @@ class Mergekit : public ExportTest {
 
 TEST_F(Mergekit, SlicesAreTheRunsOfKeptLayers) {
   const Model model = EightLayers();
-  options_.base_name = "org/original";
+  settings_.base_name = "org/original";
   Write("mergekit", model, Pruned(model, {0, 3, 4, 6}));
   EXPECT_EQ(Recipe(),
             "slices:\n"
@@ -68,7 +68,7 @@ TEST_F(Mergekit, ASavedModelWithItsWeights) {
   const Model opened = OpenModel(saved.string());
   EXPECT_TRUE(WriteRefusal("mergekit", opened, opened.plan).starts_with("base_model: "));
   EXPECT_FALSE(fs::exists(out_));
-  options_.base_name = "org/original";
+  settings_.base_name = "org/original";
   Write("mergekit", opened, opened.plan);
   EXPECT_NE(Recipe().find("layer_range: [4, 8]"), std::string::npos);
   fs::remove_all(saved);

@@ -24,7 +24,7 @@ void ReadAll(const std::filesystem::path& path) {
     Try([&] { LoadGgufTokenizer(file)->Encode("It's 12 o'clock,\n <|end|> caf\xC3\xA9."); });
     Try([&] { MakeRopeFrequencies(LoadGgufConfig(path)); });
   });
-  Try([&] { LoadWeights(path, {.dtype = LoadDType::kFloat32})->Fingerprint(); });
+  Try([&] { LoadWeights(path, {.dtype = WeightType::kFloat32})->Fingerprint(); });
 }
 
 }  // namespace

@@ -258,7 +258,7 @@ const Reader kHfLra = {[](const fs::path& directory) {
                          const Context context = Context::Default();
                          fs::create_directory(directory / "exported");
                          FindExportFormat("hf-lra").write(
-                             {context, saved.model, plan, Provenance(), ExportOptions(), quiet},
+                             {context, saved.model, plan, Provenance(), ExportSettings(), quiet},
                              directory / "exported");
                        },
                        [](const fs::path& directory) {

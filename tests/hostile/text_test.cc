@@ -229,7 +229,7 @@ TEST(HostileText, Listing) {
                                ParseListing(ReadFile(directory / kFile), *ParseRepository("org/model"), "example.org");
                            std::string all = listing.id + listing.commit;
                            for (const RemoteFile& file : listing.files)
-                             all += fmt::format(" {} {} {}", file.path, file.size, file.etag);
+                             all += fmt::format(" {} {} {}", file.path, file.size, file.checksum);
                            return all;
                          }};
   const auto set = [&](const char* pointer, const Json& value) { return Set(kFile, pointer, value); };

@@ -60,8 +60,10 @@ class Pulling : public ::testing::Test {
     HubClient hub(settings_);
     DownloadOptions options;
     options.piece_bytes = kPiece;
-    return Pull(
-        hub, PlanPull(hub, request), [](auto) {}, options);
+    const PullPlan plan = PlanPull(hub, request);
+    Pull(
+        hub, plan, [](auto) {}, options);
+    return plan.directory;
   }
   std::filesystem::path PullIt() { return PullIt(Request()); }
   std::filesystem::path Folder() const { return settings_.cache / "models--org--model"; }

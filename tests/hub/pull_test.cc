@@ -187,8 +187,8 @@ TEST_F(Pulling, DamagedFilesInTheCacheAreFetchedAgain) {
   HubClient hub(settings_);
   const PullPlan plan = PlanPull(hub, Request());
   ASSERT_EQ(plan.damaged.size(), 1u);
-  EXPECT_NE(plan.damaged[0].why.find("the cache has 5 bytes of it, the hub lists 1000003"), std::string::npos)
-      << plan.damaged[0].why;
+  EXPECT_NE(plan.damaged[0].find("the cache has 5 bytes of it, the hub lists 1000003"), std::string::npos)
+      << plan.damaged[0];
   EXPECT_EQ(plan.missing_bytes, std::ssize(shard.content));
   ExpectWhole(PullIt());
 
@@ -198,7 +198,7 @@ TEST_F(Pulling, DamagedFilesInTheCacheAreFetchedAgain) {
   EXPECT_TRUE(PlanPull(hub, Request()).damaged.empty());
   PullRequest request = Request();
   request.verify = true;
-  EXPECT_NE(PlanPull(hub, request).damaged.at(0).why.find("checksum"), std::string::npos);
+  EXPECT_NE(PlanPull(hub, request).damaged.at(0).find("checksum"), std::string::npos);
   ExpectWhole(PullIt(request));
   EXPECT_TRUE(PlanPull(hub, request).damaged.empty());
 }

@@ -46,14 +46,10 @@ GateFound Compute(const Context& context, const GateProblem& p) {
   const auto& [activation, gated, rows, cols, size] = p.c;
   const Padded gate = Padded::Of(rows, cols, p.gate), up = Padded::Of(rows, cols, p.up);
   GateFound found{gate.Copy(), Padded::Of(rows, cols, p.dout), Padded(rows, cols)};
-  if (!gated) {
-    Activate(context, activation, found.out.view());
-    ActivateGradient(context, activation, gate.view(), found.dgate.view());
-  } else {
-    const bool silu = activation == Activation::kSilu;
-    (silu ? SwiGlu : GeGlu)(context, found.out.view(), up.view());
-    (silu ? SwiGluGradient : GeGluGradient)(context, gate.view(), up.view(), found.dgate.view(), found.dup.view());
-  }
+  const MatrixView<float> factors = gated ? up.view() : MatrixView<float>(),
+                          dfactors = gated ? found.dup.view() : MatrixView<float>();
+  GatedUnit(context, activation, found.out.view(), factors);
+  GatedUnitGradient(context, activation, gate.view(), factors, found.dgate.view(), dfactors);
   return found;
 }
 
@@ -149,13 +145,17 @@ TEST_P(ElementwiseTest, RefusesWhatDoesNotFit) {
   const Padded x(2, 3), wide(2, 4);
   EXPECT_THROW(AddTo(context_, x.view(), wide.view()), Error);
   EXPECT_THROW(SoftCap(context_, 0, x.view()), Error);
-  EXPECT_THROW(SwiGlu(context_, x.view(), Padded(3, 3).view()), Error);
-  EXPECT_THROW(GeGlu(context_, x.view(), wide.view()), Error);
-  for (const auto gradient : {SwiGluGradient, GeGluGradient}) {
-    EXPECT_THROW(gradient(context_, x.view(), wide.view(), x.view(), x.view()), Error);
-    EXPECT_THROW(gradient(context_, x.view(), x.view(), x.view(), wide.view()), Error);
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    EXPECT_THROW(GatedUnit(context_, activation, x.view(), Padded(3, 3).view()), Error);
+    EXPECT_THROW(GatedUnit(context_, activation, x.view(), wide.view()), Error);
+    EXPECT_THROW(GatedUnitGradient(context_, activation, x.view(), wide.view(), x.view(), x.view()), Error);
+    EXPECT_THROW(GatedUnitGradient(context_, activation, x.view(), x.view(), x.view(), wide.view()), Error);
   }
-  EXPECT_THROW(ActivateGradient(context_, Activation::kGelu, x.view(), wide.view()), Error);
+  for (const Activation activation : {Activation::kGelu, Activation::kRelu2}) {
+    EXPECT_THROW(GatedUnit(context_, activation, x.view(), x.view()), Error);
+    EXPECT_THROW(GatedUnitGradient(context_, activation, x.view(), x.view(), x.view(), x.view()), Error);
+    EXPECT_THROW(GatedUnitGradient(context_, activation, x.view(), {}, wide.view(), {}), Error);
+  }
 }
 
 // The formulas of the slopes against central differences of the values.

@@ -98,8 +98,8 @@ TEST_P(MatMulTest, WithTheStepsAroundItAgreesWithFloat64) {
       MatMul(context_, x.view(), w.view, c.biased ? bias.view : TensorView(), added, y.view());
       const MatrixView<float> gate = y.view().Cols(0, c.outputs()),
                               up = y.view().Cols(c.rows - c.outputs(), c.outputs());
-      if (c.behind == Behind::kSilu) SwiGlu(context_, gate, up);
-      if (c.behind == Behind::kGeluTanh) GeGlu(context_, gate, up);
+      if (c.behind == Behind::kSilu) GatedUnit(context_, Activation::kSilu, gate, up);
+      if (c.behind == Behind::kGeluTanh) GatedUnit(context_, Activation::kGeluTanh, gate, up);
       EXPECT_TRUE(y.PaddingIsUntouched());
       std::vector<double> found;
       for (int64_t t = 0; t < c.tokens; ++t) found.insert(found.end(), gate.row(t), gate.row(t) + c.outputs());

@@ -219,7 +219,7 @@ TEST_F(Adapted, AFamilysOwnTensorsComeBack) {
 
 TEST_F(Adapted, ConvertedWeightsAreSavedAsTheyRan) {
   Model model = Corrected();
-  model.weights = LoadWeights(base_.directory, {.dtype = LoadDType::kBFloat16});
+  model.weights = LoadWeights(base_.directory, {.dtype = WeightType::kBFloat16});
   Save(model, /*with_weights=*/true);
   const Model opened = OpenAdapted(saved_, {});
   EXPECT_EQ(opened.weights->embedding.dtype, DType::kBFloat16);
@@ -228,9 +228,9 @@ TEST_F(Adapted, ConvertedWeightsAreSavedAsTheyRan) {
 
 TEST_F(Adapted, AnotherTypeIsStillTheSameBase) {
   Save(Corrected());
-  EXPECT_EQ(OpenAdapted(saved_, {.dtype = LoadDType::kBFloat16}).weights->embedding.dtype, DType::kBFloat16);
+  EXPECT_EQ(OpenAdapted(saved_, {.dtype = WeightType::kBFloat16}).weights->embedding.dtype, DType::kBFloat16);
   Make("base", 9);
-  for (LoadDType dtype : {LoadDType::kAuto, LoadDType::kBFloat16}) {
+  for (WeightType dtype : {WeightType::kAsStored, WeightType::kBFloat16}) {
     const std::string what = Refusal([&] { OpenAdapted(saved_, {.dtype = dtype}); });
     EXPECT_NE(what.find("fingerprint"), std::string::npos) << what;
   }

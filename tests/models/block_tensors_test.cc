@@ -87,7 +87,7 @@ TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
 
 // The parts of a fused tensor are views of its rows, converted or not.
 TEST(BlockTensors, PartsOfAFusedTensorAreViewsOfItsRows) {
-  for (const auto dtype : {LoadDType::kAuto, LoadDType::kBFloat16}) {
+  for (const auto dtype : {WeightType::kAsStored, WeightType::kBFloat16}) {
     const TemporaryDirectory directory;
     WriteRandomCheckpoint(GoldenModel("phi3") / "config.json", DType::kFloat32, 1, directory.path());
     const auto weights = LoadWeights(directory.path(), {.dtype = dtype});
@@ -107,7 +107,7 @@ TEST(BlockTensors, TheFingerprintIsThatOfTheFileWhateverTheType) {
   for (const char* name : {"phi3", "gemma2"}) {
     const TemporaryDirectory directory;
     WriteRandomCheckpoint(GoldenModel(name) / "config.json", DType::kFloat32, 1, directory.path());
-    EXPECT_EQ(LoadWeights(directory.path(), {.dtype = LoadDType::kBFloat16})->Fingerprint(),
+    EXPECT_EQ(LoadWeights(directory.path(), {.dtype = WeightType::kBFloat16})->Fingerprint(),
               LoadWeights(directory.path())->Fingerprint())
         << name;
   }

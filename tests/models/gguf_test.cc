@@ -88,7 +88,7 @@ TEST_F(GgufModelTest, OnlyWhatMustBeConvertedIsCopied) {
   EXPECT_EQ(weights->stored.size(), 6u);  // queries and keys of three blocks
   EXPECT_TRUE(weights->stored.contains(weights->blocks[0].q.data));
   EXPECT_EQ(weights->stored.at(weights->blocks[0].k.data).interleaved_heads, weights->config.kv_heads);
-  const auto half = LoadWeights(Path(), {.dtype = LoadDType::kBFloat16});
+  const auto half = LoadWeights(Path(), {.dtype = WeightType::kBFloat16});
   EXPECT_EQ(half->embedding.dtype, DType::kBFloat16);
   EXPECT_EQ(half->Fingerprint(), weights->Fingerprint());
 }
@@ -136,13 +136,13 @@ TEST_F(GgufModelTest, QuantisedTensorsAreDecoded) {
   file.AddTensor("output_norm.weight", {64}, 0, Bytes(expected.final_norm));
   WriteText(Path(), file.Bytes());
 
-  ExpectSameTensors(*LoadWeights(Path(), {.dtype = LoadDType::kFloat32}), expected);
+  ExpectSameTensors(*LoadWeights(Path(), {.dtype = WeightType::kFloat32}), expected);
   const auto automatic = LoadWeights(Path());
   EXPECT_EQ(automatic->blocks[0].gate.dtype, DType::kBFloat16);
   EXPECT_EQ(automatic->blocks[0].input_norm.dtype, DType::kFloat32);
   const auto* value = static_cast<const BFloat16*>(automatic->blocks[0].gate.data);
   EXPECT_EQ(value[7].bits, BFloat16(static_cast<const float*>(expected.blocks[0].gate.data)[7]).bits);
-  EXPECT_EQ(automatic->Fingerprint(), LoadWeights(Path(), {.dtype = LoadDType::kFloat16})->Fingerprint());
+  EXPECT_EQ(automatic->Fingerprint(), LoadWeights(Path(), {.dtype = WeightType::kFloat16})->Fingerprint());
 }
 
 TEST_F(GgufModelTest, NumbersThatAreNotFiniteAreFound) {
@@ -153,8 +153,9 @@ TEST_F(GgufModelTest, NumbersThatAreNotFiniteAreFound) {
   file.AddTensor("output_norm.weight", {static_cast<uint64_t>(original->config.hidden)}, 0, norm);
   WriteText(Path(), file.Bytes());
   EXPECT_EQ(Refusal([&] { LoadWeights(Path(), {.check_finite = true}); }), "");
-  EXPECT_NE(Refusal([&] { LoadWeights(Path(), {.dtype = LoadDType::kFloat16}); }).find("element 2 is 1e+30, too large"),
-            std::string::npos);
+  EXPECT_NE(
+      Refusal([&] { LoadWeights(Path(), {.dtype = WeightType::kFloat16}); }).find("element 2 is 1e+30, too large"),
+      std::string::npos);
 }
 
 // The factors that llama.cpp's converter writes for Llama 3.1, 3.2 and 3.3, in float64 from their published settings.

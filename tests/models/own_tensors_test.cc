@@ -56,7 +56,7 @@ TEST_F(Adapted, OwnTensorsHaveTheTypeAskedFor) {
   const SafetensorsFile own(saved_ / "own.safetensors");
   for (const auto& [name, tensor] : own.tensors()) EXPECT_EQ(tensor.dtype, DType::kBFloat16) << name;
   EXPECT_EQ(Logits(OpenAdapted(saved_, {})), Logits(tuned));
-  const Model wide = OpenAdapted(saved_, {.dtype = LoadDType::kFloat32});
+  const Model wide = OpenAdapted(saved_, {.dtype = WeightType::kFloat32});
   const auto expect_widened = [](const TensorView& found, const TensorView& expected) {
     ASSERT_EQ(found.dtype, DType::kFloat32);
     for (int64_t i = 0; i < expected.elements(); ++i)
@@ -89,10 +89,10 @@ TEST_F(Adapted, FactorsAreMergedWhenTheyAreOpened) {
     }
     // Asked for in float32, what is merged is not rounded.
     Model wide = model;
-    wide.weights = LoadWeights(model.directory, {.dtype = LoadDType::kFloat32});
+    wide.weights = LoadWeights(model.directory, {.dtype = WeightType::kFloat32});
     wide.plan = MergeLora(*wide.weights, DepthPlan::Original(3), lora);
     SaveAdapted(model, DepthPlan::Original(3), Provenance(), false, saved_, &lora);
-    EXPECT_EQ(Logits(OpenAdapted(saved_, {.dtype = LoadDType::kFloat32})), Logits(wide));
+    EXPECT_EQ(Logits(OpenAdapted(saved_, {.dtype = WeightType::kFloat32})), Logits(wide));
   }
 }
 

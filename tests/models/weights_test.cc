@@ -282,8 +282,8 @@ TEST_F(LoadWeightsTest, ConversionRoundsAndGoesBack) {
   query.Set(5, 0x1p-24f);          // the smallest float16
   query.Set(6, -0.0f);
   Write();
-  const auto bf16 = LoadWeights(dir(), {.dtype = LoadDType::kBFloat16});
-  const auto f16 = LoadWeights(dir(), {.dtype = LoadDType::kFloat16});
+  const auto bf16 = LoadWeights(dir(), {.dtype = WeightType::kBFloat16});
+  const auto f16 = LoadWeights(dir(), {.dtype = WeightType::kFloat16});
   ASSERT_EQ(bf16->blocks[1].q.dtype, DType::kBFloat16);
   ASSERT_EQ(f16->final_norm.dtype, DType::kFloat16);
   const auto* b = static_cast<const uint16_t*>(bf16->blocks[1].q.data);
@@ -300,7 +300,7 @@ TEST_F(LoadWeightsTest, ConversionRoundsAndGoesBack) {
   // The rule's values are exact in all three types, so there and back is the identity.
   for (DType stored : {DType::kBFloat16, DType::kFloat16}) {
     Make(SmallConfig(), stored);
-    const auto back = LoadWeights(dir(), {.dtype = LoadDType::kFloat32});
+    const auto back = LoadWeights(dir(), {.dtype = WeightType::kFloat32});
     EXPECT_EQ(back->embedding.dtype, DType::kFloat32);
     EXPECT_EQ(Hashes(*back), whole);
   }
@@ -309,17 +309,17 @@ TEST_F(LoadWeightsTest, ConversionRoundsAndGoesBack) {
 TEST_F(LoadWeightsTest, WhatFloat16CannotHoldIsRefused) {
   Tensor(kQuery).Set(11, 65520.0f);
   Write();
-  ExpectRefused({kQuery, "element 11", "65520", "too large for float16"}, {.dtype = LoadDType::kFloat16});
-  EXPECT_EQ(LoadRefusal({.dtype = LoadDType::kBFloat16}), "");
+  ExpectRefused({kQuery, "element 11", "65520", "too large for float16"}, {.dtype = WeightType::kFloat16});
+  EXPECT_EQ(LoadRefusal({.dtype = WeightType::kBFloat16}), "");
   Tensor(kQuery).Set(11, -3.4e38f);
   Write();
-  ExpectRefused({kQuery, "element 11", "too large for float16"}, {.dtype = LoadDType::kFloat16});
+  ExpectRefused({kQuery, "element 11", "too large for float16"}, {.dtype = WeightType::kFloat16});
   Tensor(kQuery).Set(11, std::numeric_limits<float>::max());
   Write();
-  ExpectRefused({kQuery, "too large for bfloat16"}, {.dtype = LoadDType::kBFloat16});
+  ExpectRefused({kQuery, "too large for bfloat16"}, {.dtype = WeightType::kBFloat16});
   Tensor(kQuery).Set(11, kInfinity);  // infinite already: only --check-weights minds
   Write();
-  EXPECT_EQ(LoadRefusal({.dtype = LoadDType::kFloat16}), "");
+  EXPECT_EQ(LoadRefusal({.dtype = WeightType::kFloat16}), "");
 }
 
 TEST_F(LoadWeightsTest, DataAtOddAddressesIsTheSame) {
@@ -352,7 +352,7 @@ TEST_F(LoadWeightsTest, HeadsAreTiedOrNot) {
 TEST_F(LoadWeightsTest, FingerprintsTellModelsApart) {
   const std::string original = LoadWeights(dir())->Fingerprint();
   EXPECT_EQ(original.size(), 16u);
-  EXPECT_EQ(LoadWeights(dir(), {.dtype = LoadDType::kBFloat16})->Fingerprint(), original);
+  EXPECT_EQ(LoadWeights(dir(), {.dtype = WeightType::kBFloat16})->Fingerprint(), original);
   WriteText(dir() / "model.safetensors", SafetensorsBytes(tensors_, 3));
   EXPECT_EQ(LoadWeights(dir())->Fingerprint(), original) << "copied for alignment";
 

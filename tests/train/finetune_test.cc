@@ -36,13 +36,13 @@ class FinetuneTest : public SmallModel {
     add(texts_.training, 24);
     add(texts_.validation, 6);
     texts_.hash = "h";
-    options_.trainable.lora.rank = 4;
-    options_.training.schedule = {Decay::kLinear, 0.02, 2, 30};
-    options_.training.pass_tokens = 64;
+    settings_.checkpoint = directory_ / "checkpoint";
+    settings_.lora.rank = 4;
+    settings_.pass_tokens = 64;
   }
 
   TrainingResult Run(const TrainingObserver& observer = {}) const {
-    return Finetune({context_, model_, texts_, options_, directory_ / "checkpoint", {}, observer});
+    return Finetune({context_, model_, texts_, settings_, schedule_, {}, observer});
   }
   TrainingResult Fresh() const {
     std::filesystem::remove(directory_ / "checkpoint");
@@ -89,7 +89,8 @@ class FinetuneTest : public SmallModel {
   }
 
   TrainingTexts texts_;
-  FinetuneOptions options_;
+  FinetuneSettings settings_;
+  Schedule schedule_ = {Decay::kLinear, 0.02, 2, 30};
 };
 
 TEST_F(FinetuneTest, EveryMethodLearnsAndItsPlanIsWhatWasTrained) {
@@ -102,9 +103,9 @@ TEST_F(FinetuneTest, EveryMethodLearnsAndItsPlanIsWhatWasTrained) {
   for (const Case& c : {Case{Method::kLora, false, false, 0.5}, Case{Method::kLora, true, true, 0.5},
                         Case{Method::kPartial, false, false, 0.5}, Case{Method::kPartial, true, true, 0.5},
                         Case{Method::kAdapters, false, false, 0.05}}) {
-    options_.trainable.method = c.method;
-    options_.trainable.adapters = c.adapters;
-    options_.trainable.head = c.head;
+    settings_.method = c.method;
+    settings_.adapters = c.adapters;
+    settings_.head = c.head;
     const TrainingResult result = Fresh();
     const std::string what = fmt::format("{} {} {}", Name(c.method), c.adapters, c.head);
     EXPECT_NEAR(result.history.validations.front().loss, before, 1e-4) << what;
@@ -134,9 +135,9 @@ TEST_F(FinetuneTest, TrainingsRoundTheirProductsWhereTheCpuCan) {
 TEST_F(FinetuneTest, RoundedProductsLearnAsFloat32Does) {
   if (!HasRoundedProducts(BestIsa())) GTEST_SKIP() << "this CPU has neither AVX512-BF16 nor AMX";
   context_.isa = BestIsa();
-  options_.training.schedule.rate = 0.004;  // a small one, with which steps do not magnify the rounding
-  for (const float divergence : {0.0f, 0.5f}) {
-    options_.loss = {1 - divergence, divergence};
+  schedule_.rate = 0.004;  // a small one, with which steps do not magnify the rounding
+  for (const TrainingLoss loss : {TrainingLoss::kCrossEntropy, TrainingLoss::kBoth}) {
+    settings_.loss = loss;
     context_.products = Products::kFloat32;
     const TrainingHistory exact = Fresh().history;
     context_.products = Products::kBFloat16;
@@ -144,8 +145,8 @@ TEST_F(FinetuneTest, RoundedProductsLearnAsFloat32Does) {
     EXPECT_NE(rounded.losses, exact.losses);
     EXPECT_LT(exact.validations.back().loss, exact.validations.front().loss - 0.1);
     for (size_t step = 0; step < exact.losses.size(); ++step)
-      EXPECT_NEAR(rounded.losses[step], exact.losses[step], 0.02) << divergence << " " << step;
-    EXPECT_NEAR(rounded.validations.back().loss, exact.validations.back().loss, 0.02) << divergence;
+      EXPECT_NEAR(rounded.losses[step], exact.losses[step], 0.02) << Name(loss) << " " << step;
+    EXPECT_NEAR(rounded.validations.back().loss, exact.validations.back().loss, 0.02) << Name(loss);
     // A checkpoint of the one is none of the other.
     context_.products = Products::kFloat32;
     EXPECT_NE(Refusal([&] { Run(); }).find("products"), std::string::npos);
@@ -153,8 +154,8 @@ TEST_F(FinetuneTest, RoundedProductsLearnAsFloat32Does) {
 }
 
 TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
-  options_.trainable.lora.dropout = 0.1;
-  options_.training.schedule.steps = 8;
+  settings_.lora.dropout = 0.1;
+  schedule_.steps = 8;
   const TrainingResult whole = Fresh();
   std::filesystem::remove(directory_ / "checkpoint");
   EXPECT_THROW(Run([](const TrainingHistory& now, int64_t) {
@@ -168,16 +169,16 @@ TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
     const std::span<const float> a = whole.lora->factors[i].b.span(), b = resumed.lora->factors[i].b.span();
     EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
   }
-  options_.training.schedule.rate = 0.01;
+  schedule_.rate = 0.01;
   EXPECT_NE(Refusal([&] { Run(); }).find("its rate is \"0.02\""), std::string::npos);
 }
 
 // The division of a step's batch into passes changes nothing but rounding.
 TEST_F(FinetuneTest, PassesAddUpToTheStep) {
-  options_.training.schedule.steps = 3;
-  options_.training.pass_tokens = 1000;
+  schedule_.steps = 3;
+  settings_.pass_tokens = 1000;
   const TrainingResult whole = Fresh();
-  options_.training.pass_tokens = 1;
+  settings_.pass_tokens = 1;
   const TrainingResult parts = Fresh();
   for (int step = 0; step < 3; ++step) {
     EXPECT_NEAR(parts.history.losses[step], whole.history.losses[step], 2e-4);
@@ -186,15 +187,15 @@ TEST_F(FinetuneTest, PassesAddUpToTheStep) {
 }
 
 TEST_F(FinetuneTest, TheOriginalModelTeaches) {
-  options_.loss = ParseLoss("kl");
+  settings_.loss = TrainingLoss::kDivergence;
   const TrainingResult pruned = Fresh();
   EXPECT_LT(pruned.history.MeanLoss(25, 30), 0.8 * pruned.history.losses.front());
   EXPECT_GT(pruned.history.losses.front(), 0.01);
   // Validation measures the divergence too, whatever else is in the mix.
   EXPECT_LT(pruned.history.validations.back().loss, 0.8 * pruned.history.validations.front().loss);
-  options_.loss = ParseLoss("both");
+  settings_.loss = TrainingLoss::kBoth;
   EXPECT_EQ(Fresh().history.validations.front().loss, pruned.history.validations.front().loss);
-  options_.loss = ParseLoss("kl");
+  settings_.loss = TrainingLoss::kDivergence;
   EXPECT_NEAR(pruned.history.validations.front().loss, Divergence(model_.plan), 1e-5);
   // The teacher's streams are those of the first validation.
   EXPECT_NEAR(pruned.history.validations.back().loss, Divergence(Merged(pruned)), 1e-5);
@@ -210,11 +211,11 @@ TEST_F(FinetuneTest, TheOriginalModelTeaches) {
 // Blocks below the first difference run once if they are not trained, and the result has the bits of a plan whose first
 // block counts as another because it has tensors of its own, which are equal.
 TEST_F(FinetuneTest, BlocksThatTheTeacherHasTooRunOnce) {
-  options_.loss = ParseLoss("both");
-  options_.trainable.method = Method::kPartial;
-  options_.training.schedule.steps = 6;
+  settings_.loss = TrainingLoss::kBoth;
+  settings_.method = Method::kPartial;
+  schedule_.steps = 6;
   for (const auto& [layers, shared] : {std::pair<const char*, size_t>{"last:1", 1}, {"first:1", 0}, {"2", 1}}) {
-    options_.trainable.layers = layers;
+    settings_.layers = layers;
     model_.plan = DepthPlan::Original(kLayers);
     model_.plan.stages.erase(model_.plan.stages.begin() + 1);
     const TrainingResult once = Fresh();
@@ -232,10 +233,10 @@ TEST_F(FinetuneTest, BlocksThatTheTeacherHasTooRunOnce) {
 }
 
 TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
-  options_.trainable.method = Method::kReplacement;
-  options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
+  settings_.method = Method::kReplacement;
+  schedule_ = {Decay::kConstant, 0.003, 0, 60};
   for (const Halves halves : {Halves::kBoth, Halves::kMlp}) {
-    options_.replacement = {.halves = halves};
+    settings_.replacement = halves;
     const TrainingResult result = Fresh();
     EXPECT_LT(result.history.validations.back().loss, 0.9 * result.history.validations.front().loss) << Name(halves);
     EXPECT_TRUE(result.plan.Adapters().empty());
@@ -248,8 +249,8 @@ TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
   }
   // A run of one layer is replaced by that layer: nothing is left to learn there.
   model_.plan = DepthPlan::Pruned(kLayers, std::vector<int64_t>{2});
-  options_.replacement = {};
-  options_.training.schedule.steps = 1;
+  settings_.replacement = Halves::kBoth;
+  schedule_.steps = 1;
   EXPECT_NEAR(Fresh().history.validations.front().loss, 0, 1e-10);
   model_.plan = DepthPlan::Original(kLayers);
   EXPECT_NE(Refusal([&] { Fresh(); }).find("no layer to replace"), std::string::npos);
@@ -271,9 +272,9 @@ TEST_F(FinetuneTest, AReplacementBehindACorrectionBeginsAtItsError) {
     lra->b(0, i) = 0.01f * static_cast<float>(i);
   }
   const BlockStage before{.layer = removed - 1, .own = OwnBlock::Share(std::move(changed))};
-  options_.trainable.method = Method::kReplacement;
-  options_.replacement.keeps_correction = true;
-  options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
+  settings_.method = Method::kReplacement;
+  settings_.keep_correction = true;
+  schedule_ = {Decay::kConstant, 0.003, 0, 60};
 
   for (const bool adapter : {true, false}) {
     model_.plan = {{BlockStage{.layer = 0}, before}};
@@ -303,10 +304,10 @@ TEST_F(FinetuneTest, AReplacementBehindACorrectionBeginsAtItsError) {
     EXPECT_EQ(result.plan.stages[adapter ? 3 : 2].block().layer, removed);
     EXPECT_EQ(result.plan.Adapters().size(), size_t{adapter ? 1u : 0u});
 
-    options_.training.schedule.rate = 1e-30;  // nothing moves
-    options_.training.schedule.steps = 1;
+    schedule_.rate = 1e-30;  // nothing moves
+    schedule_.steps = 1;
     EXPECT_NEAR(Loss(Fresh().plan), Loss(model_.plan), 1e-6);
-    options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
+    schedule_ = {Decay::kConstant, 0.003, 0, 60};
   }
   model_.plan = DepthPlan::Pruned(kLayers, std::vector<int64_t>{removed});
   EXPECT_NE(Refusal([&] { Fresh(); }).find("nothing stands for layers 2 to 2"), std::string::npos);

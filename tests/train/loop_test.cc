@@ -43,22 +43,21 @@ class LoopTest : public SmallModel {
     plan_ = DepthPlan::Corrected(kLayers, sites);
     for (int32_t s = 0; s < 10; ++s) texts_.training.Add(std::vector<int32_t>(4 + s % 3, s), 1);
     for (int32_t s = 0; s < 2; ++s) texts_.validation.Add(std::vector<int32_t>(6, s), 1);
-    options_.schedule = {Decay::kConstant, 0.05, 0, 40};
-    options_.batch = 4;
-    options_.pass_tokens = 8;
-    options_.validate_every = 10;
-    trainable_.method = Method::kAdapters;
+    settings_.batch = 4;
+    settings_.pass_tokens = 8;
+    settings_.validate_every = 10;
+    settings_.method = Method::kAdapters;
   }
 
   // The trained values.
   std::vector<float> Run(const TrainingObserver& observer = {}, double factor = 1, float initial = 0) {
     const auto ops = MakeOps(context_, model_.weights);
-    const Parameters parameters(*model_.weights, plan_, trainable_);
+    const Parameters parameters(*model_.weights, plan_, settings_);
     TrainingArrays arrays(*ops, std::vector<float>(parameters.count(), initial));
     Distance objective(arrays);
     objective.factor = factor;
     const CheckpointFile checkpoint(directory_ / "checkpoint", {{"model", "a"}});
-    history_ = Train({texts_, parameters, options_, checkpoint, observer, context_}, objective, arrays);
+    history_ = Train({texts_, parameters, settings_, schedule_, checkpoint, observer, context_}, objective, arrays);
     const float* const values = arrays.values.all().host().data;
     return {values, values + arrays.count};
   }
@@ -66,8 +65,8 @@ class LoopTest : public SmallModel {
 
   DepthPlan plan_;
   TrainingTexts texts_;
-  TrainingOptions options_;
-  TrainableOptions trainable_;
+  FinetuneSettings settings_;
+  Schedule schedule_ = {Decay::kConstant, 0.05, 0, 40};
   TrainingHistory history_;
 };
 
@@ -83,7 +82,7 @@ TEST_F(LoopTest, ComesToTheGoal) {
   EXPECT_LE(history_.tokens, 13 * 49 + 24);
   // The first step: AdamW moves every value by the rate, whatever the gradient.
   RemoveCheckpoint();
-  options_.schedule.steps = 1;
+  schedule_.steps = 1;
   EXPECT_NEAR(Run()[0], 0.05, 1e-6);
   EXPECT_NEAR(history_.gradient_norms[0], 4 * 1.045, 0.2);  // the parameter has sixteen values
 }
@@ -98,11 +97,12 @@ TEST_F(LoopTest, ProcessesShareTheWorkToTheSameBits) {
       Context context = context_;
       context.processes = processes;
       const auto ops = MakeOps(context, model_.weights);
-      const Parameters parameters(*model_.weights, plan_, trainable_);
+      const Parameters parameters(*model_.weights, plan_, settings_);
       TrainingArrays arrays(*ops, std::vector<float>(parameters.count(), 0));
       Distance objective(arrays);
       const CheckpointFile checkpoint(directory_ / "checkpoint", {{"model", "a"}});
-      const TrainingHistory found = Train({texts_, parameters, options_, checkpoint, {}, context}, objective, arrays);
+      const TrainingHistory found =
+          Train({texts_, parameters, settings_, schedule_, checkpoint, {}, context}, objective, arrays);
       const float* const values = arrays.values.all().host().data;
       EXPECT_EQ(std::vector<float>(values, values + arrays.count), alone);
       EXPECT_EQ(found.losses, history.losses);
@@ -137,21 +137,21 @@ TEST_F(LoopTest, StoppedAnywhereItContinuesToTheSameBits) {
 
 // At this rate the values jump over the goal, so the loss falls and rises again.
 TEST_F(LoopTest, TheBestStateIsKeptAndContinuesToTheSameBits) {
-  options_.schedule.rate = 1.5;
-  options_.schedule.steps = 6;
-  options_.validate_every = 1;
+  schedule_.rate = 1.5;
+  schedule_.steps = 6;
+  settings_.validate_every = 1;
   const std::vector<float> last = Run();
   const TrainingHistory history = history_;
   const int64_t best = history.BestStep();
   ASSERT_LT(best, 6);
   RemoveCheckpoint();
-  options_.keep_best = true;
+  settings_.keep_best = true;
   const std::vector<float> kept = Run();
   EXPECT_NE(kept, last);
   // They are the values that a training of so many steps ends with.
   RemoveCheckpoint();
-  options_.keep_best = false;
-  options_.schedule.steps = std::max<int64_t>(best, 1);
+  settings_.keep_best = false;
+  schedule_.steps = std::max<int64_t>(best, 1);
   if (best > 0) {
     EXPECT_EQ(kept, Run());
   } else {
@@ -159,8 +159,8 @@ TEST_F(LoopTest, TheBestStateIsKeptAndContinuesToTheSameBits) {
   }
   // Stopped after the best state, the training still has it.
   RemoveCheckpoint();
-  options_.keep_best = true;
-  options_.schedule.steps = 6;
+  settings_.keep_best = true;
+  schedule_.steps = 6;
   EXPECT_THROW(Run([&](const TrainingHistory& now, int64_t) {
                  if (now.steps() == 5 && now.validations.back().step == 5) throw Interrupted();
                }),
@@ -171,8 +171,8 @@ TEST_F(LoopTest, TheBestStateIsKeptAndContinuesToTheSameBits) {
 }
 
 TEST_F(LoopTest, ValidationsMayBeSharesOfTheTraining) {
-  options_.validate_every = 0.1;
-  options_.schedule.steps = 30;
+  settings_.validate_every = 0.1;
+  schedule_.steps = 30;
   Run();
   std::vector<int64_t> at;
   for (const auto& validation : history_.validations) at.push_back(validation.step);
@@ -180,10 +180,10 @@ TEST_F(LoopTest, ValidationsMayBeSharesOfTheTraining) {
 }
 
 TEST_F(LoopTest, ABudgetInSecondsEndsTheTraining) {
-  options_.schedule = {Decay::kLinear, 0.05, 0, 1};
-  options_.seconds = 0.3;
-  options_.warmup_share = 0.1;
-  options_.validate_every = 0.25;
+  schedule_ = {Decay::kLinear, 0.05, 0, 1};
+  settings_.budget.seconds = 0.3;
+  settings_.warmup = 0.1;
+  settings_.validate_every = 0.25;
   int64_t planned = 0;
   Run([&](const TrainingHistory&, int64_t steps) { planned = steps; });
   EXPECT_EQ(planned, history_.steps());
@@ -199,14 +199,14 @@ TEST_F(LoopTest, ABudgetInSecondsEndsTheTraining) {
   EXPECT_EQ(history_.steps(), steps);
   // At least one step is taken.
   RemoveCheckpoint();
-  options_.seconds = 1e-9;
+  settings_.budget.seconds = 1e-9;
   Run();
   EXPECT_EQ(history_.steps(), 1);
 }
 
 TEST_F(LoopTest, StopsWhereNumbersFail) {
-  options_.clip = 0;
-  options_.checkpoint_seconds = 0;  // after every step
+  settings_.clip = 0;
+  settings_.checkpoint_seconds = 0;  // after every step
   int64_t steps = 0;
   const std::string message = Refusal([&] { Run({}, 1, std::numeric_limits<float>::quiet_NaN()); });
   EXPECT_NE(message.find("loss"), std::string::npos) << message;

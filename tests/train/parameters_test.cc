@@ -29,18 +29,18 @@ class ParametersTest : public SmallModel {
     const std::vector<AdapterStage> sites = {{{1}, low}, {{4}, full}};
     plan_ = DepthPlan::Corrected(kLayers, sites);
   }
-  Parameters Make(const TrainableOptions& options) const { return {*model_.weights, plan_, options}; }
-  std::string Refused(const TrainableOptions& options) const {
-    return Refusal([&] { Make(options); });
+  Parameters Make(const FinetuneSettings& settings) const { return {*model_.weights, plan_, settings}; }
+  std::string Refused(const FinetuneSettings& settings) const {
+    return Refusal([&] { Make(settings); });
   }
 
   DepthPlan plan_;
 };
 
 TEST_F(ParametersTest, LoraOfEveryProjectionOfEveryKeptBlock) {
-  TrainableOptions options;
-  options.lora.rank = 2;
-  const Parameters parameters = Make(options);
+  FinetuneSettings settings;
+  settings.lora.rank = 2;
+  const Parameters parameters = Make(settings);
   EXPECT_EQ(parameters.slices().size(), size_t{4 * 7 * 2});
   EXPECT_EQ(parameters.decaying(), parameters.count());
   EXPECT_EQ(parameters.slices()[0].name, "layers.0.self_attn.q_proj.lora_A");
@@ -65,8 +65,8 @@ TEST_F(ParametersTest, LoraOfEveryProjectionOfEveryKeptBlock) {
       EXPECT_LT(std::abs(sum), bound * static_cast<double>(slice.size()) / 2) << slice.name;
     }
   }
-  options.seed = 1;
-  EXPECT_NE(Make(options).Initial(*model_.weights, plan_), values);
+  settings.seed = 1;
+  EXPECT_NE(Make(settings).Initial(*model_.weights, plan_), values);
 
   const std::optional<Lora> lora = parameters.Factors(plan_, values);
   ASSERT_TRUE(lora.has_value());
@@ -77,9 +77,9 @@ TEST_F(ParametersTest, LoraOfEveryProjectionOfEveryKeptBlock) {
   EXPECT_EQ(lora->factors.back().a(1, 3), values[parameters.slices()[54].offset + 24 + 3]);
   EXPECT_EQ(parameters.Tuned(*model_.weights, plan_, values), plan_);
 
-  options.lora.targets = {"v"};
-  options.adapters = true;
-  const Parameters few = Make(options);
+  settings.lora.targets = {"v"};
+  settings.adapters = true;
+  const Parameters few = Make(settings);
   EXPECT_EQ(few.slices().size(), size_t{4 * 2 + 3 + 2});
   EXPECT_EQ(few.decaying(), few.count() - 2 * kWidth);  // the adapters' biases
   EXPECT_EQ(few.slices()[8].name, "adapters.0.P");
@@ -88,19 +88,19 @@ TEST_F(ParametersTest, LoraOfEveryProjectionOfEveryKeptBlock) {
 
 TEST_F(ParametersTest, LoraLeavesOutTheGateThatAModelLacks) {
   const auto weights = GoldenWeights("nemotron");
-  TrainableOptions options;
-  options.lora.rank = 2;
-  const Parameters parameters(*weights, DepthPlan::Original(weights->config.layers), options);
+  FinetuneSettings settings;
+  settings.lora.rank = 2;
+  const Parameters parameters(*weights, DepthPlan::Original(weights->config.layers), settings);
   EXPECT_EQ(std::ssize(parameters.slices()), weights->config.layers * 6 * 2);
   for (const Slice& slice : parameters.slices()) EXPECT_EQ(slice.name.find("gate"), std::string::npos) << slice.name;
 }
 
 TEST_F(ParametersTest, PartialLayersKeepTheirValues) {
-  TrainableOptions options;
-  options.method = Method::kPartial;
-  options.layers = "last:1";
-  options.head = true;
-  const Parameters parameters = Make(options);
+  FinetuneSettings settings;
+  settings.method = Method::kPartial;
+  settings.layers = "last:1";
+  settings.head = true;
+  const Parameters parameters = Make(settings);
   EXPECT_EQ(parameters.slices().size(), size_t{7 + 1 + 2});
   EXPECT_EQ(parameters.count() - parameters.decaying(), 2 * kWidth);  // two norms
   std::vector<float> values = parameters.Initial(*model_.weights, plan_);
@@ -129,15 +129,15 @@ TEST_F(ParametersTest, PartialLayersKeepTheirValues) {
 
   for (const auto& [layers, blocks] :
        std::vector<std::pair<std::string, size_t>>{{"first:2", 2}, {"0,2-3", 3}, {"all", 4}}) {
-    options.layers = layers;
-    EXPECT_EQ(Make(options).slices().size(), blocks * 9 + 1) << layers;
+    settings.layers = layers;
+    EXPECT_EQ(Make(settings).slices().size(), blocks * 9 + 1) << layers;
   }
 }
 
 TEST_F(ParametersTest, AdaptersAlone) {
-  TrainableOptions options;
-  options.method = Method::kAdapters;
-  const Parameters parameters = Make(options);
+  FinetuneSettings settings;
+  settings.method = Method::kAdapters;
+  const Parameters parameters = Make(settings);
   EXPECT_EQ(parameters.count(), 2 * 3 * kWidth + kWidth * kWidth + 2 * kWidth);
   std::vector<float> values = parameters.Initial(*model_.weights, plan_);
   EXPECT_EQ(values[0], plan_.Adapters()[0]->lra->p(0, 0));
@@ -149,10 +149,10 @@ TEST_F(ParametersTest, AdaptersAlone) {
 }
 
 TEST_F(ParametersTest, ViewsLieWhereTheSlicesSay) {
-  TrainableOptions options;
-  options.lora = {{"k"}, 2, 6, 0.25};
-  options.adapters = true;
-  const Parameters parameters = Make(options);
+  FinetuneSettings settings;
+  settings.lora = {{"k"}, 2, 6, 0.25};
+  settings.adapters = true;
+  const Parameters parameters = Make(settings);
   const DeviceMemory values = DeviceMemory::OnHost(parameters.count()),
                      gradients = DeviceMemory::OnHost(parameters.count());
   const TrainedParameters trained = parameters.Views(plan_, values, gradients);
@@ -171,16 +171,16 @@ TEST_F(ParametersTest, ViewsLieWhereTheSlicesSay) {
 }
 
 TEST_F(ParametersTest, WhatCannotBeTrainedIsRefusedByName) {
-  TrainableOptions options;
-  options.lora.rank = 9;
-  EXPECT_NE(Refused(options).find("lora.rank: 9 is above the width of self_attn.k_proj, which is 8 x 16"),
+  FinetuneSettings settings;
+  settings.lora.rank = 9;
+  EXPECT_NE(Refused(settings).find("lora.rank: 9 is above the width of self_attn.k_proj, which is 8 x 16"),
             std::string::npos)
-      << Refused(options);
-  options.lora.rank = 0;
-  EXPECT_NE(Refused(options).find("lora.rank"), std::string::npos);
-  options.lora = {{"q", "w"}};
-  EXPECT_NE(Refused(options).find("\"w\" is not a projection"), std::string::npos);
-  options.method = Method::kPartial;
+      << Refused(settings);
+  settings.lora.rank = 0;
+  EXPECT_NE(Refused(settings).find("lora.rank"), std::string::npos);
+  settings.lora = {{"q", "w"}};
+  EXPECT_NE(Refused(settings).find("\"w\" is not a projection"), std::string::npos);
+  settings.method = Method::kPartial;
   for (const auto& [layers, message] :
        std::vector<std::pair<std::string, std::string>>{{"last:5", "blocks of 4 layers only"},
                                                         {"0,4", "no block of layer 4"},
@@ -188,12 +188,12 @@ TEST_F(ParametersTest, WhatCannotBeTrainedIsRefusedByName) {
                                                         {"last:x", "last:N"},
                                                         {"", "neither"},
                                                         {"last:0", "nothing to train"}}) {
-    options.layers = layers;
-    EXPECT_NE(Refused(options).find(message), std::string::npos) << layers << ": " << Refused(options);
+    settings.layers = layers;
+    EXPECT_NE(Refused(settings).find(message), std::string::npos) << layers << ": " << Refused(settings);
   }
-  options.method = Method::kAdapters;
+  settings.method = Method::kAdapters;
   plan_ = DepthPlan::Original(kLayers);
-  EXPECT_NE(Refused(options).find("no adapters"), std::string::npos);
+  EXPECT_NE(Refused(settings).find("no adapters"), std::string::npos);
   EXPECT_NE(Refusal([] { ParseMethod("full"); }).find("known: lora"), std::string::npos);
 }
 

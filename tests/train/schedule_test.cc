@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -23,12 +25,12 @@ TEST(Schedule, RisesAndFalls) {
 }
 
 TEST(Schedule, WarmupIsANumberOrAShareOfSteps) {
-  EXPECT_EQ(ParseWarmup("0", 100), 0);
-  EXPECT_EQ(ParseWarmup("0.03", 100), 3);
-  EXPECT_EQ(ParseWarmup("7", 100), 7);
-  EXPECT_EQ(ParseWarmup("1", 2), 1);
-  for (const char* text : {"", "-1", "2.5", "x", "nan", "100"})
-    EXPECT_THROW(ParseWarmup(text, 100), UsageError) << text;
+  EXPECT_EQ(WarmupSteps(0, 100), 0);
+  EXPECT_EQ(WarmupSteps(0.03, 100), 3);
+  EXPECT_EQ(WarmupSteps(7, 100), 7);
+  EXPECT_EQ(WarmupSteps(1, 2), 1);
+  for (const double warmup : {-1.0, 2.5, std::nan(""), 100.0})
+    EXPECT_THROW(WarmupSteps(warmup, 100), UsageError) << warmup;
   EXPECT_THROW(ParseDecay("step"), UsageError);
   for (const Decay decay : {Decay::kConstant, Decay::kLinear, Decay::kCosine})
     EXPECT_EQ(ParseDecay(Name(decay)), decay);

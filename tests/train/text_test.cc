@@ -43,11 +43,11 @@ class TrainingTextTest : public testing::Test {
   }
   ~TrainingTextTest() override { fs::remove_all(directory_); }
 
-  TrainingTextOptions Write(const std::string& name, const std::string& text) {
+  FinetuneSettings Write(const std::string& name, const std::string& text) {
     WriteText(directory_ / name, text);
-    TrainingTextOptions options;
-    options.source = (directory_ / name).string();
-    return options;
+    FinetuneSettings settings;
+    settings.text = (directory_ / name).string();
+    return settings;
   }
   std::string Sequence(const TrainingText& text, int64_t s, bool targets_alone = false) const {
     const int64_t begin = text.offsets[s] + (targets_alone ? text.first_targets[s] : 0);
@@ -61,10 +61,10 @@ class TrainingTextTest : public testing::Test {
 TEST_F(TrainingTextTest, DocumentsAreSequencesCutAtTheLength) {
   std::string lines;
   for (int i = 0; i < 30; ++i) lines += "{\"text\": \"" + std::string(1 + i, static_cast<char>('a' + i % 26)) + "\"}\n";
-  TrainingTextOptions options = Write("documents.jsonl", lines);
-  options.length = 12;
-  options.validation = 4;
-  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  FinetuneSettings settings = Write("documents.jsonl", lines);
+  settings.length = 12;
+  settings.validation = 4;
+  const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_);
   EXPECT_EQ(texts.validation.sequences(), 4);
   EXPECT_EQ(texts.training.sequences(), 25);  // one has a single token, and nothing to predict
   std::set<std::string> seen;
@@ -80,20 +80,20 @@ TEST_F(TrainingTextTest, DocumentsAreSequencesCutAtTheLength) {
   EXPECT_NE(texts.accounting.find("1 left out"), std::string::npos) << texts.accounting;
 
   // The same seed takes the same sequences, another seed others.
-  EXPECT_EQ(LoadTrainingTexts(options, tokenizer_).hash, texts.hash);
-  options.seed = 1;
-  EXPECT_NE(LoadTrainingTexts(options, tokenizer_).hash, texts.hash);
-  options.samples = 26;
-  EXPECT_NE(Refusal([&] { LoadTrainingTexts(options, tokenizer_); }).find("samples: "), std::string::npos);
+  EXPECT_EQ(LoadTrainingTexts(settings, tokenizer_).hash, texts.hash);
+  settings.seed = 1;
+  EXPECT_NE(LoadTrainingTexts(settings, tokenizer_).hash, texts.hash);
+  settings.samples = 26;
+  EXPECT_NE(Refusal([&] { LoadTrainingTexts(settings, tokenizer_); }).find("samples: "), std::string::npos);
 }
 
 TEST_F(TrainingTextTest, OfOneDocumentWindowsAreSequences) {
   std::string text;
   for (int i = 0; i < 105; ++i) text += static_cast<char>('!' + i % 90);
-  TrainingTextOptions options = Write("plain.txt", text);
-  options.length = 10;
-  options.validation = 100;  // but at most a fifth
-  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  FinetuneSettings settings = Write("plain.txt", text);
+  settings.length = 10;
+  settings.validation = 100;  // but at most a fifth
+  const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_);
   EXPECT_EQ(texts.validation.sequences(), 2);
   EXPECT_EQ(texts.training.sequences(), 9);
   EXPECT_EQ(texts.training.tokens.size() + texts.validation.tokens.size(), size_t{105});
@@ -107,11 +107,11 @@ TEST_F(TrainingTextTest, ALongDocumentIsDivided) {
     lines += "{\"text\": \"" + text + "\"}\n";
     all += text;
   }
-  TrainingTextOptions options = Write("long.jsonl", lines);
-  options.length = 10;
-  options.divide = true;
-  options.validation = 0;
-  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  FinetuneSettings settings = Write("long.jsonl", lines);
+  settings.length = 10;
+  settings.divide = true;
+  settings.validation = 0;
+  const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_);
   std::string read;
   for (int64_t s = 0; s < texts.training.sequences(); ++s) {
     const std::string sequence = Sequence(texts.training, s);
@@ -125,8 +125,8 @@ TEST_F(TrainingTextTest, ALongDocumentIsDivided) {
   EXPECT_EQ(texts.accounting.find("cut"), std::string::npos) << texts.accounting;
 
   // A document that is partly held out is not learnt from.
-  options.validation = 3;
-  const TrainingTexts both = LoadTrainingTexts(options, tokenizer_);
+  settings.validation = 3;
+  const TrainingTexts both = LoadTrainingTexts(settings, tokenizer_);
   EXPECT_EQ(both.validation.sequences(), 3);
   for (int64_t v = 0; v < 3; ++v)
     for (int64_t s = 0; s < both.training.sequences(); ++s)
@@ -137,10 +137,10 @@ TEST_F(TrainingTextTest, SeveralTextsAreMixed) {
   std::string first, second;
   for (int i = 0; i < 40; ++i) first += "{\"text\": \"first " + std::to_string(i) + "\"}\n";
   for (int i = 0; i < 20; ++i) second += "{\"text\": \"second " + std::to_string(i) + "\"}\n";
-  TrainingTextOptions options = Write("first.jsonl", first);
-  options.source += "," + Write("second.jsonl", second).source;
-  options.validation = 12;
-  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  FinetuneSettings settings = Write("first.jsonl", first);
+  settings.text += "," + Write("second.jsonl", second).text;
+  settings.validation = 12;
+  const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_);
   std::set<std::string> seen;
   int64_t held_out = 0;
   for (int64_t s = 0; s < texts.training.sequences(); ++s) seen.insert(Sequence(texts.training, s));
@@ -154,10 +154,10 @@ TEST_F(TrainingTextTest, SeveralTextsAreMixed) {
   EXPECT_TRUE(texts.source.starts_with("first.jsonl, second.jsonl, 48 sequences")) << texts.source;
 
   // A comma in the name of a file is part of it.
-  const TrainingTextOptions one = Write("a,b.jsonl", first);
+  const FinetuneSettings one = Write("a,b.jsonl", first);
   EXPECT_EQ(LoadTrainingTexts(one, tokenizer_).training.sequences(), 32);
-  options.source = (directory_ / "first.jsonl").string() + "," + (directory_ / "missing.jsonl").string();
-  EXPECT_NE(Refusal([&] { LoadTrainingTexts(options, tokenizer_); }).find("missing.jsonl"), std::string::npos);
+  settings.text = (directory_ / "first.jsonl").string() + "," + (directory_ / "missing.jsonl").string();
+  EXPECT_NE(Refusal([&] { LoadTrainingTexts(settings, tokenizer_); }).find("missing.jsonl"), std::string::npos);
 }
 
 TEST_F(TrainingTextTest, OfAlpacaTheAnswersAreLearnt) {
@@ -165,32 +165,32 @@ TEST_F(TrainingTextTest, OfAlpacaTheAnswersAreLearnt) {
   for (int i = 0; i < 6; ++i)
     rows += std::string(i > 0 ? "," : "") + R"({"instruction": "Add.", "input": "1", "output": "answer )" +
             std::to_string(i) + "\"}";
-  TrainingTextOptions options = Write("rows.json", rows + "]");
-  options.validation = 1;
-  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  FinetuneSettings settings = Write("rows.json", rows + "]");
+  settings.validation = 1;
+  const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_);
   for (int64_t s = 0; s < texts.training.sequences(); ++s) {
     const std::string answer = Sequence(texts.training, s, /*targets_alone=*/true);
     EXPECT_TRUE(answer.starts_with("answer ") && answer.ends_with("$") && answer.size() == 9) << answer;
   }
-  options.train_on_inputs = true;
-  const TrainingTexts whole = LoadTrainingTexts(options, tokenizer_);
+  settings.train_on_inputs = true;
+  const TrainingTexts whole = LoadTrainingTexts(settings, tokenizer_);
   EXPECT_TRUE(Sequence(whole.training, 0, true).starts_with("elow is an instruction"));
   // Where the prompt alone is as long as a sequence may be, there is nothing to learn.
-  options.train_on_inputs = false;
-  options.length = 40;
-  ExpectRefusal([&] { LoadTrainingTexts(options, tokenizer_); }, options.source, "held out for validation");
+  settings.train_on_inputs = false;
+  settings.length = 40;
+  ExpectRefusal([&] { LoadTrainingTexts(settings, tokenizer_); }, settings.text, "held out for validation");
 }
 
 TEST_F(TrainingTextTest, ShortAndEmptyTextsAreRefused) {
   ExpectRefusal([&] { LoadTrainingTexts(Write("empty.txt", ""), tokenizer_); }, (directory_ / "empty.txt").string(),
                 "empty");
-  TrainingTextOptions options = Write("short.txt", "abc");
-  ExpectRefusal([&] { LoadTrainingTexts(options, tokenizer_); }, options.source, "longer text");
-  options.validation = 0;
-  EXPECT_EQ(LoadTrainingTexts(options, tokenizer_).training.sequences(), 1);
-  options.validation = 5;
-  options.validation_source = Write("other.txt", "defgh").source;
-  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  FinetuneSettings settings = Write("short.txt", "abc");
+  ExpectRefusal([&] { LoadTrainingTexts(settings, tokenizer_); }, settings.text, "longer text");
+  settings.validation = 0;
+  EXPECT_EQ(LoadTrainingTexts(settings, tokenizer_).training.sequences(), 1);
+  settings.validation = 5;
+  settings.validation_text = Write("other.txt", "defgh").text;
+  const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_);
   EXPECT_EQ(Sequence(texts.validation, 0), "defgh");
 }
 
