@@ -8,9 +8,9 @@
 Both begin with the model without --layers, unrepaired, because the adapters of shiftrt are no part of a model of PyTorch. Both
 train the kept blocks and a head of its own for --budget tokens, as `shiftrt finetune --preset recover` does: half
 cross entropy and half divergence from the original model, AdamW at 1e-4 with a cosine, 4 sequences of at most 256 tokens per step.
-The sequences are the first 250 tokens of the documents of --text; the last --heldout of them are held out, and the divergence on them
-is measured before the first step and after every tenth of the tokens. The two programs draw the order of the sequences by
-themselves. PyTorch pads a step to its longest sequence, or to 256 tokens where it is compiled. The seconds are those of the
+PyTorch makes as many steps as shiftrt needs for the tokens. The sequences are the first 250 tokens of the documents of --text; the
+last --heldout of them are held out, and the divergence on them is measured before the first step and after every tenth of the steps.
+The two programs draw the order of the sequences by themselves. PyTorch pads a step to its longest sequence, or to 256 tokens where it is compiled. The seconds are those of the
 training steps; those of the measurements and of compiling are left out. The table has the divergence after each tenth. Below it
 stands how long each takes to the largest of the final divergences, between two measurements by a straight line.
 
@@ -106,9 +106,9 @@ def train(args):
     if "compile" in settings:
         sum(losses(*batch_of(texts[:BATCH]))).backward()
         optimizer.zero_grad()
-    steps = max(1, round(args.budget / (BATCH * sum(map(len, texts)) / len(texts))))
+    steps = args.steps
     warmup = max(1, round(WARMUP * steps))
-    marks = {round(steps * i / 10) for i in range(11)}
+    marks = {math.ceil(steps * i / 10) for i in range(11)}
     curve, seconds, tokens = [{"tokens": 0, "seconds": 0.0, "divergence": measure()}], 0.0, 0
     order = []
     for step in range(steps):
@@ -134,10 +134,9 @@ def train(args):
                       "torch": torch.__version__, "transformers": transformers.__version__}))
 
 
-def run_theirs(args, scratch, settings):
+def run_theirs(args, scratch, settings, steps):
     command = [sys.executable, __file__, "--worker", settings, "--scratch", scratch, "--model", args.model, "--layers", args.layers]
-    for name in ("threads", "budget"):
-        command += [f"--{name}", str(getattr(args, name))]
+    command += ["--threads", str(args.threads), "--steps", str(steps)]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     return json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else None
 
@@ -183,6 +182,7 @@ def main():
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         return train(args)
@@ -199,7 +199,7 @@ def main():
             (scratch / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in some))
         runs["shiftrt"] = run_ours(args, scratch)
         for name in args.settings.split(","):
-            found = run_theirs(args, scratch, name)
+            found = run_theirs(args, scratch, name, runs["shiftrt"]["steps"])
             if found is None:
                 print(f"PyTorch, {name}: its process failed, and this setting is left out", file=sys.stderr)
                 failed.append(name)

@@ -22,13 +22,21 @@ Logits LogitsOf(const LanguageModel& model, const Resources& resources, const st
   return logits;
 }
 
-TEST(GpuTurns, AThreadWaitsForTheCallOfAnother) {
-  const emu::Devices one(1);
-  const TemporaryDirectory directory;
-  WriteRandomCheckpoint(GoldenModel("llama_wide_heads") / "config.json", DType::kFloat32, 1, directory.path());
-  const LanguageModel model = LanguageModel::Open(directory.path());
+// A model on an emulated GPU, and resources that its callers share.
+struct GpuTurns : testing::Test {
+  static LanguageModel MakeModel() {
+    const TemporaryDirectory directory;
+    WriteRandomCheckpoint(GoldenModel("llama_wide_heads") / "config.json", DType::kFloat32, 1, directory.path());
+    return LanguageModel::Open(directory.path());
+  }
+
+  const emu::Devices one{1};
+  const LanguageModel model = MakeModel();
   const Resources shared = Prepare({.gpus = {0}});
   const std::vector<int32_t> tokens = {3, 1, 4, 1, 5};
+};
+
+TEST_F(GpuTurns, AThreadWaitsForTheCallOfAnother) {
   const Logits alone = LogitsOf(model, shared, tokens);
 
   std::atomic<bool> done = false;
@@ -49,14 +57,8 @@ TEST(GpuTurns, AThreadWaitsForTheCallOfAnother) {
   EXPECT_EQ(found, alone);
 }
 
-TEST(GpuTurns, ACallbackMayCallItsRunner) {
-  const emu::Devices one(1);
-  const TemporaryDirectory directory;
-  WriteRandomCheckpoint(GoldenModel("llama_wide_heads") / "config.json", DType::kFloat32, 1, directory.path());
-  const LanguageModel model = LanguageModel::Open(directory.path());
-  const Resources shared = Prepare({.gpus = {0}});
+TEST_F(GpuTurns, ACallbackMayUseTheSameResources) {
   ModelRunner runner(model, shared);
-  const std::vector<int32_t> tokens = {3, 1, 4};
   int calls = 0;
   runner.HiddenStates(tokens, [&](int64_t, std::span<const float>) {
     if (calls++ == 0) LogitsOf(model, shared, tokens);
