@@ -41,7 +41,7 @@ struct HeadLoss {
 // losses[t] = the loss of row t; dx (tokens, hidden) = scales[t] times its gradient; dw (vocab, hidden), if it is not
 // empty, += the gradient of the head's weights of the sum of scales[t] * losses[t]. With both empty, it only measures.
 // No result depends on the number of threads. Memory: the logits of at most 1024 rows, and at most 128 MiB of them or
-// 32 rows, twice with a teacher. Cost: a product of (tokens, hidden, vocab) for the logits, another for those of a
+// 32 rows, with those of a teacher. Cost: a product of (tokens, hidden, vocab) for the logits, another for those of a
 // teacher, and one each for dx and dw.
 void HeadLossGradient(const Context& context, MatrixView<const float> x, const HeadLoss& loss,
                       std::span<const float> scales, std::span<float> losses, MatrixView<float> dx,

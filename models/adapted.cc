@@ -521,8 +521,8 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
   if (!saved.output.empty()) json["output"] = saved.output;
   // An object from the start: a null that becomes one is left half made where there is no memory.
   Json checksums = Json::object();
-  checksums[kAdapterTensors] = ChecksumOf("", ByName(saved.adapters));
-  if (!saved.own.empty()) checksums[kOwnTensors] = ChecksumOf("", ByName(saved.own));
+  checksums[kAdapterTensors] = ChecksumOf("", saved.adapters);
+  if (!saved.own.empty()) checksums[kOwnTensors] = ChecksumOf("", saved.own);
   if (lora != nullptr) checksums[kLoraDirectory] = Checksum(*lora);
   json["checksums"] = std::move(checksums);
   out.Create(kAdaptedFile).Write(json.dump(2) + "\n");

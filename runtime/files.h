@@ -109,7 +109,8 @@ class PiecesHash {
  public:
   PiecesHash();
   ~PiecesHash();
-  void Add(std::string_view piece);
+  void Add(std::span<const std::byte> piece);
+  void Add(std::string_view piece) { Add(std::as_bytes(std::span(piece.data(), piece.size()))); }
   std::string Hex() const;  // the hash of the pieces so far
 
  private:

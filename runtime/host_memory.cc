@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/host_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <new>
 #include <string>
 
+#include "runtime/descriptor.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {
@@ -71,6 +73,22 @@ std::shared_ptr<const void> ReserveAddresses(int64_t bytes) {
   void* const at = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) throw std::bad_alloc();
   return {at, [size](const void* address) { ::munmap(const_cast<void*>(address), size); }};
+}
+
+std::shared_ptr<std::byte> AllocateInFile(int64_t bytes, const std::filesystem::path& directory) {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  constexpr mode_t kOwnersAlone = 0600;
+  const auto reserve = [&](const Descriptor& file) {
+    return file.is_open() && ::posix_fallocate(file.get(), 0, static_cast<off_t>(size)) == 0;
+  };
+  Descriptor file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnersAlone));
+  if (!reserve(file)) {
+    file = Descriptor(::memfd_create("shiftrt", MFD_CLOEXEC));
+    if (!reserve(file)) throw std::bad_alloc();
+  }
+  void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  return {static_cast<std::byte*>(at), [size](std::byte* address) { ::munmap(address, size); }};
 }
 
 void ReleasePages(std::span<const std::byte> mapped) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/host_memory.h"
 #include "runtime/json.h"
 #include "runtime/printable.h"
 
@@ -90,6 +91,19 @@ HeaderEntry ParseEntry(const std::string& given, const Json& value, const std::s
   return entry;
 }
 
+// Calls `use` with one piece of the tensor's bytes after another.
+template <typename Use>
+void ReadPieces(const NamedTensor& tensor, const Use& use) {
+  constexpr size_t kPiece = size_t{1} << 24;
+  std::span<const std::byte> rest(static_cast<const std::byte*>(tensor.tensor.data), tensor.tensor.bytes());
+  while (!rest.empty()) {
+    const std::span<const std::byte> piece = rest.first(std::min(kPiece, rest.size()));
+    use(piece);
+    if (tensor.in_file) ReleasePages(piece);
+    rest = rest.subspan(piece.size());
+  }
+}
+
 }  // namespace
 
 std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
@@ -151,7 +165,7 @@ std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor, in_file] : tensors) {
     const int64_t end = offset + tensor.bytes();
     header[name] = {{"dtype", StoredName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
@@ -168,8 +182,8 @@ std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
 void WriteSafetensors(AtomicFile& file, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   file.Write(SafetensorsHeader(tensors, metadata));
-  for (const auto& [name, tensor] : tensors)
-    file.Write(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes()));
+  for (const NamedTensor& tensor : tensors)
+    ReadPieces(tensor, [&](std::span<const std::byte> piece) { file.Write(piece); });
 }
 
 void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
@@ -179,17 +193,20 @@ void WriteSafetensors(const std::filesystem::path& path, const std::vector<Named
   file.Commit();
 }
 
-std::string ChecksumOf(std::string text, const std::map<std::string, TensorView, std::less<>>& tensors) {
-  for (const auto& [name, tensor] : tensors)
-    text +=
-        fmt::format("\n{} {}", name, HashHex(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes())));
+std::string ChecksumOf(std::string text, std::vector<NamedTensor> tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const NamedTensor& tensor : tensors) {
+    PiecesHash hash;
+    ReadPieces(tensor, [&](std::span<const std::byte> piece) { hash.Add(piece); });
+    text += fmt::format("\n{} {}", tensor.name, hash.Hex());
+  }
   return HashHex(text);
 }
 
-std::map<std::string, TensorView, std::less<>> ByName(const std::vector<NamedTensor>& tensors) {
-  std::map<std::string, TensorView, std::less<>> by_name;
-  for (const auto& [name, tensor] : tensors) by_name[name] = tensor;
-  return by_name;
+std::string ChecksumOf(std::string text, const std::map<std::string, TensorView, std::less<>>& tensors) {
+  std::vector<NamedTensor> list;
+  for (const auto& [name, tensor] : tensors) list.push_back({name, tensor});
+  return ChecksumOf(std::move(text), std::move(list));
 }
 
 }  // namespace shiftrt

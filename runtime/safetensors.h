@@ -39,14 +39,16 @@ class SafetensorsFile {
   std::map<std::string, std::string, std::less<>> metadata_, others_;
 };
 
-// 64-bit hash, as 16 hexadecimal digits, of `text` and of the names and bytes of `tensors`. A file of shiftrt's own
-// keeps it in its metadata, so that damage is found when the file is read.
-std::string ChecksumOf(std::string text, const std::map<std::string, TensorView, std::less<>>& tensors);
-
 struct NamedTensor {
   std::string name;
   TensorView tensor;
+  bool in_file = false;  // its memory is that of AllocateInFile(), whose pages are released once they were read
 };
+
+// 64-bit hash, as 16 hexadecimal digits, of `text` and of the names and bytes of `tensors`, whose order does not count.
+// A file of shiftrt's own keeps it in its metadata, so that damage is found when the file is read.
+std::string ChecksumOf(std::string text, std::vector<NamedTensor> tensors);
+std::string ChecksumOf(std::string text, const std::map<std::string, TensorView, std::less<>>& tensors);
 
 // The bytes that precede the data: header length and header, padded so that the data starts at a multiple of 64. Reads
 // only the names, dtypes and shapes of `tensors`; the data must follow in the same order.
@@ -59,8 +61,5 @@ void WriteSafetensors(AtomicFile& file, const std::vector<NamedTensor>& tensors,
 // Writes atomically, tensors in the order given, data aligned to 64 bytes from the file's start.
 void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
-
-// The tensors by name, as SafetensorsFile has them.
-std::map<std::string, TensorView, std::less<>> ByName(const std::vector<NamedTensor>& tensors);
 
 }  // namespace shiftrt

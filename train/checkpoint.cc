@@ -120,12 +120,12 @@ void CheckpointFile::Write(const TrainingNumbers& numbers, const TrainingHistory
                                       {"second_moments", View(numbers.second)},
                                       {"losses", View(history.losses)},
                                       {"gradient_norms", View(history.gradient_norms)}};
-  if (!numbers.best.empty()) tensors.push_back({"best_values", View(numbers.best)});
+  if (!numbers.best.empty()) tensors.push_back({"best_values", View(numbers.best), numbers.best_in_file});
   WriteSafetensors(path_, tensors,
                    {{"format", kFormat},
                     {"settings", settings.dump()},
                     {"progress", progress.dump()},
-                    {"checksum", ChecksumOf(settings.dump() + progress.dump(), ByName(tensors))}});
+                    {"checksum", ChecksumOf(settings.dump() + progress.dump(), tensors)}});
 }
 
 }  // namespace shiftrt

@@ -21,6 +21,7 @@ using TrainingSettings = std::vector<std::pair<std::string, std::string>>;
 struct TrainingNumbers {
   std::span<const float> values, first, second;
   std::span<const float> best;  // the values at the lowest validation loss, where they are kept; else empty
+  bool best_in_file = false;    // these are in memory of AllocateInFile()
 };
 
 // The contents of a checkpoint file.

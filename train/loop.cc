@@ -8,12 +8,67 @@
 #include "engine/gradient_sum.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/host_memory.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
 
 namespace shiftrt {
 
 namespace {
+
+// The values at the lowest validation loss. They are read and written once per validation at most, so that they lie in a
+// file (AllocateInFile) beside the checkpoint, or among the system's temporary files. They are moved in pieces, because the
+// pages of a file count as memory of the process while it uses them.
+class BestValues {
+ public:
+  explicit BestValues(const std::filesystem::path& checkpoint) {
+    std::error_code none;
+    directory_ = checkpoint.empty() ? std::filesystem::temp_directory_path(none) : checkpoint.parent_path();
+    if (directory_.empty()) directory_ = ".";
+  }
+
+  void Keep(Ops& ops, const DeviceMemory& values) {
+    Allocate(values.count());
+    InPieces([&](int64_t begin, std::span<float> piece) {
+      ops.ToHost(values.Part(begin, 1, std::ssize(piece)), piece);
+    });
+  }
+  void Keep(std::span<const float> values) {
+    if (values.empty()) return;
+    Allocate(std::ssize(values));
+    InPieces([&](int64_t begin, std::span<float> piece) {
+      std::copy_n(values.begin() + begin, piece.size(), piece.begin());
+    });
+  }
+  void Restore(Ops& ops, const DeviceMemory& values) const {
+    InPieces([&](int64_t begin, std::span<float> piece) {
+      ops.FromHost(piece, values.Part(begin, 1, std::ssize(piece)));
+    });
+  }
+  // Empty before the first are kept.
+  std::span<const float> all() const { return {values(), static_cast<size_t>(count_)}; }
+
+ private:
+  float* values() const { return reinterpret_cast<float*>(memory_.get()); }
+  void Allocate(int64_t count) {
+    if (count_ == count) return;
+    memory_ = AllocateInFile(count * int64_t{sizeof(float)}, directory_);
+    count_ = count;
+  }
+  template <typename Move>
+  void InPieces(const Move& move) const {
+    constexpr int64_t kPiece = int64_t{1} << 22;
+    for (int64_t begin = 0; begin < count_; begin += kPiece) {
+      const std::span<float> piece(values() + begin, std::min(kPiece, count_ - begin));
+      move(begin, piece);
+      ReleasePages(std::as_bytes(piece));
+    }
+  }
+
+  std::filesystem::path directory_;
+  std::shared_ptr<std::byte> memory_;
+  int64_t count_ = 0;
+};
 
 class Loop {
  public:
@@ -24,7 +79,8 @@ class Loop {
         arrays_(arrays),
         sum_(job.context, arrays.ops, arrays.gradients, arrays.count),
         order_(job.texts.training.sequences(), job.settings.batch, job.settings.seed),
-        schedule_(job.schedule) {
+        schedule_(job.schedule),
+        best_(job.checkpoint.path()) {
     std::vector<int64_t> all(job.texts.validation.sequences());
     std::iota(all.begin(), all.end(), 0);
     validation_ = PackBatches(job.texts.validation, all, settings_.pass_tokens);
@@ -38,7 +94,7 @@ class Loop {
     if (state) {
       arrays_.Set(*state);
       history_ = std::move(state->history);
-      best_ = std::move(state->best);
+      best_.Keep(state->best);
       saved_ = history().steps();
       state.reset();
     }
@@ -60,7 +116,7 @@ class Loop {
       throw;
     }
     if (settings_.keep_best && !history().validations.empty() && history().BestStep() != history().steps())
-      arrays_.ops.FromHost(best_, arrays_.values.all());
+      best_.Restore(arrays_.ops, arrays_.values);
     return history();
   }
 
@@ -196,10 +252,7 @@ class Loop {
           Advice());
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
     history().validation_seconds += seconds;
-    if (settings_.keep_best && history().BestStep() == history().steps()) {
-      best_.resize(arrays_.count);
-      arrays_.ops.ToHost(arrays_.values.all(), best_);
-    }
+    if (settings_.keep_best && history().BestStep() == history().steps()) best_.Keep(arrays_.ops, arrays_.values);
     if (job_.observer) job_.observer(history(), schedule_.steps);
   }
 
@@ -216,7 +269,7 @@ class Loop {
           history().steps(), Advice());
     std::vector<float> values, first, second;  // copies of a GPU's arrays
     job_.checkpoint.Write({arrays_.OnHost(arrays_.values, values), arrays_.OnHost(arrays_.first, first),
-                           arrays_.OnHost(arrays_.second, second), best_},
+                           arrays_.OnHost(arrays_.second, second), best_.all(), /*best_in_file=*/true},
                           history());
     saved_ = history().steps();
     written_ = Clock::now();
@@ -232,8 +285,8 @@ class Loop {
   Schedule schedule_;  // with the number of steps that is planned
   std::vector<TrainingBatch> validation_;
   TrainingHistory history_;
-  std::vector<float> best_;  // the values at the lowest validation loss, where they are kept; else empty
-  int64_t saved_ = 0;        // steps of the checkpoint
+  BestValues best_;    // where they are kept; else empty
+  int64_t saved_ = 0;  // steps of the checkpoint
   Clock::time_point written_ = Clock::now();
 };
 

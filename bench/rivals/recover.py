@@ -5,8 +5,9 @@
     bench/rivals/recover.py --shiftrt build/release/bin/shiftrt --model SmolLM2-135M-Instruct --layers 12-18 --text c4.jsonl \\
       --budget 40000 --settings float32,compile --json result.json
 
-Both begin with the model without --layers, unrepaired, because the adapters of shiftrt are no part of a model of PyTorch. Both
-train the kept blocks and a head of its own for --budget tokens, as `shiftrt finetune --preset recover` does: half
+Both begin with the model without --layers, unrepaired, because the adapters of shiftrt are no part of a model of PyTorch. A second
+training of shiftrt begins with the repaired model (`--correction joint --lra 64`), as its users do; its seconds begin with those of
+the repair. All train the kept blocks and a head of its own for --budget tokens, as `shiftrt finetune --preset recover` does: half
 cross entropy and half divergence from the original model, AdamW at 1e-4 with a cosine, 4 sequences of at most 256 tokens per step.
 PyTorch makes as many steps as shiftrt needs for the tokens. The sequences are the first 250 tokens of the documents of --text; the
 last --heldout of them are held out, and the divergence on them is measured before the first step and after every tenth of the steps.
@@ -141,25 +142,39 @@ def run_theirs(args, scratch, settings, steps):
     return json.loads(run.stdout.splitlines()[-1]) if run.returncode == 0 else None
 
 
-def run_ours(args, scratch):
-    here = [args.shiftrt, "run", "--model", args.model, "--prune", f"layers={args.layers}", "--correction", "none", "--calib",
-            f"{scratch}/train.jsonl:4x{LENGTH}", "--text", f"{scratch}/heldout.jsonl", "--text-tokens", "256", "--max-tokens", "1",
-            "--quiet", "--save", f"{scratch}/pruned"]
-    subprocess.run(here, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([args.shiftrt, "finetune", "--model", f"{scratch}/pruned", "--preset", "recover", "--budget", f"tokens={args.budget}",
-                    "--calib", f"{scratch}/train.jsonl", "--validation", f"{scratch}/heldout.jsonl:{args.heldout}", "--threads",
-                    str(args.threads), "--products", args.products, "--quiet", "--save", f"{scratch}/recovered", "--json",
-                    f"{scratch}/recovered.json"], check=True, stdout=subprocess.DEVNULL)
-    found = json.loads((scratch / "recovered.json").read_text())["trainings"][0]
+def peak_of(command):
+    """Runs a command of shiftrt and returns its peak of resident bytes."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        sys.exit(f"failed: {' '.join(command)}")
+    return 1024 * usage.ru_maxrss
+
+
+def run_ours(args, scratch, name, *repair):
+    """Prunes, repairs by the options `repair`, and trains."""
+    common = ["--threads", str(args.threads), "--quiet"]
+    peaks = [peak_of([args.shiftrt, "run", "--model", args.model, "--prune", f"layers={args.layers}", *repair, "--text",
+                      f"{scratch}/heldout.jsonl", "--text-tokens", "256", "--max-tokens", "1", *common, "--save", f"{scratch}/{name}",
+                      "--json", f"{scratch}/{name}.json"]),
+             peak_of([args.shiftrt, "finetune", "--model", f"{scratch}/{name}", "--preset", "recover", "--budget",
+                      f"tokens={args.budget}", "--calib", f"{scratch}/train.jsonl", "--validation",
+                      f"{scratch}/heldout.jsonl:{args.heldout}", *common, "--products", args.products, "--save",
+                      f"{scratch}/{name}-recovered", "--json", f"{scratch}/{name}-recovered.json"])]
+    before = json.loads((scratch / f"{name}.json").read_text())["seconds"]["fit"]
+    found = json.loads((scratch / f"{name}-recovered.json").read_text())["trainings"][0]
     # The JSON has the seconds of all steps together, which are of one size.
-    curve = [{"tokens": found["tokens"] * one["step"] / found["steps"], "seconds": found["seconds"] * one["step"] / found["steps"],
-              "divergence": one["loss"]} for one in found["validation"]]
-    return {"curve": curve, "steps": found["steps"], "parameters": found["parameters"],
-            "peak_resident_bytes": 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}
+    curve = [{"tokens": found["tokens"] * one["step"] / found["steps"],
+              "seconds": before + found["seconds"] * one["step"] / found["steps"], "divergence": one["loss"]}
+             for one in found["validation"]]
+    return {"curve": curve, "steps": found["steps"], "parameters": found["parameters"], "repair_seconds": before,
+            "peak_resident_bytes": max(peaks)}
 
 
 def seconds_to(curve, divergence):
     """The seconds after which the curve has this divergence; None if it stays above."""
+    if curve[0]["divergence"] <= divergence:
+        return curve[0]["seconds"]
     for before, after in zip(curve, curve[1:]):
         if after["divergence"] <= divergence:
             fall = before["divergence"] - after["divergence"]
@@ -197,7 +212,9 @@ def main():
         texts = [tokenizer.decode(tokenizer(json.loads(line)["text"])["input_ids"][:CUT]) for line in args.text.open()]
         for name, some in (("train", texts[:-args.heldout]), ("heldout", texts[-args.heldout:])):
             (scratch / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in some))
-        runs["shiftrt"] = run_ours(args, scratch)
+        runs["shiftrt"] = run_ours(args, scratch, "pruned", "--correction", "none", "--calib", f"{scratch}/train.jsonl:4x{LENGTH}")
+        runs["shiftrt, repaired first"] = run_ours(args, scratch, "repaired", "--correction", "joint", "--lra", "64", "--calib",
+                                                   f"{scratch}/train.jsonl:128x{LENGTH}")
         for name in args.settings.split(","):
             found = run_theirs(args, scratch, name, runs["shiftrt"]["steps"])
             if found is None:
@@ -212,9 +229,10 @@ def main():
         print(f"{10 * tenth:>8} %{cells}")
     target = max(run["curve"][-1]["divergence"] for run in runs.values())
     reached = {name: seconds_to(run["curve"], target) for name, run in runs.items()}
+    ours = [name for name in runs if name.startswith("shiftrt")]
     for name, run in runs.items():
-        ratio = "" if name == "shiftrt" else f", shiftrt takes {reached['shiftrt'] / reached[name]:.2f} of it"
-        print(f"{name}: {reached[name]:.0f} s to a divergence of {target:.4f}{ratio}; {run['peak_resident_bytes'] / 1e6:.0f} MB")
+        ratios = "" if name in ours else "".join(f"; {own} takes {reached[own] / reached[name]:.2f} of it" for own in ours)
+        print(f"{name}: {reached[name]:.0f} s to a divergence of {target:.4f}{ratios}; {run['peak_resident_bytes'] / 1e6:.0f} MB")
     if args.json:
         args.json.write_text(json.dumps(
             {**provenance(), "model": Path(args.model).name, "layers": args.layers, "text": args.text.name, "budget": args.budget,

@@ -19,7 +19,7 @@ constexpr int64_t kVocabBlock = 2048;
 constexpr int64_t kRowBlock = 512;
 // A head's gradient is read and written once per block of rows, and its weights once per product.
 constexpr int64_t kGradientRows = 1024;
-constexpr int64_t kKeptLogits = int64_t{1} << 25;  // that a loss holds at once, with a teacher twice as many
+constexpr int64_t kKeptLogits = int64_t{1} << 25;  // that a loss holds at once, with those of a teacher
 constexpr int64_t kPart = 256;                     // logits of a row that become gradients at a time
 
 struct RowState {
@@ -221,12 +221,13 @@ void HeadLossGradient(const Context& context, MatrixView<const float> x, const H
   if (x.rows == 0) return;
   const bool taught = loss.divergence != 0, measures = dx.data == nullptr;
   const int64_t vocab = loss.head.w.rows();
-  const int64_t most = std::clamp<int64_t>(kKeptLogits / vocab / 32 * 32, 32, kGradientRows);
+  const int64_t models = taught ? 2 : 1;
+  const int64_t most = std::clamp<int64_t>(kKeptLogits / models / vocab / 32 * 32, 32, kGradientRows);
   const int64_t blocks = (x.rows + most - 1) / most, each = (x.rows + blocks - 1) / blocks;
   const int64_t stride = LogitsStride(vocab);
   Buffer<float> own;
   Buffer<float>& memory = loss.logits != nullptr ? *loss.logits : own;
-  memory.Reserve((taught ? 2 : 1) * each * stride);
+  memory.Reserve(models * each * stride);
   const RowLoss row_loss(BodyFor(context.isa), loss);
   for (int64_t r0 = 0; r0 < x.rows; r0 += each) {
     const int64_t rows = std::min(each, x.rows - r0);

@@ -233,7 +233,7 @@ void WriteSums(const fs::path& file, const SavedSums& set) {
     }
   }
   Json header = ToJson(set);
-  header["checksum"] = ChecksumOf(Checked(header), ByName(tensors));
+  header["checksum"] = ChecksumOf(Checked(header), tensors);
   WriteSafetensors(file, tensors, {{"format", kFormat}, {"gram", header.dump()}});
 }
 

@@ -37,6 +37,25 @@ TEST_F(HostMemory, IsWhatAControlGroupHasLeft) {
   EXPECT_EQ(AvailableMemory(root_.path()), 0);
 }
 
+// The contents stay when the pages are released, also where the file has to be in memory.
+TEST_F(HostMemory, OfAFileKeepsItsContents) {
+  constexpr int64_t kBytes = int64_t{1} << 20;
+  for (const std::filesystem::path& directory : {root_.path(), root_.path() / "none"}) {
+    const std::shared_ptr<std::byte> memory = AllocateInFile(kBytes, directory);
+    const std::span<std::byte> bytes(memory.get(), kBytes);
+    for (int64_t i = 0; i < kBytes; ++i) bytes[i] = static_cast<std::byte>(i / 3);
+    ReleasePages(bytes);
+    for (int64_t i = 0; i < kBytes; ++i) ASSERT_EQ(bytes[i], static_cast<std::byte>(i / 3)) << directory << i;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(root_.path()));
+}
+
+TEST_F(HostMemory, OfAFileIsZeroAtFirstAndNeverNull) {
+  const std::shared_ptr<std::byte> memory = AllocateInFile(100, root_.path());
+  for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(memory.get()[i], std::byte{0});
+  EXPECT_NE(AllocateInFile(0, root_.path()), nullptr);
+}
+
 TEST_F(HostMemory, OfThisMachineIsSomethingAndAnOrderCounts) {
   EXPECT_GT(AvailableMemory(), 1 << 20);
   EXPECT_GT(AvailableMemory("/no/such/root"), int64_t{1} << 50);  // nothing is known, so there is no limit
