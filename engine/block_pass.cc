@@ -36,13 +36,13 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   const bool all = keeps(), normed_updates = config_.block.update_norms;
   lora_ = LoraScratch::Of(scratch, pass_, stage_, tokens);
   dx_ = dmlp_x_ = scratch.Get(tokens, hidden);
-  if (parallel() && all) dmlp_x_ = scratch.Get(tokens, hidden);
-  // The pass backwards computes the inputs of the halves again, so that both may have the same memory.
-  const bool same_input = (parallel() || all) && !HasTwoInputs(block_);
-  if (parallel() || all) mlp_.x = scratch.Get(tokens, hidden);
+  if (parallel()) {
+    mlp_.x = scratch.Get(tokens, hidden);
+    if (all) dmlp_x_ = scratch.Get(tokens, hidden);
+  }
   const int64_t before_attention = scratch.mark();
   if (RunsAttention(block_.halves)) {
-    attention_.x = same_input ? mlp_.x : scratch.Get(tokens, hidden);
+    attention_.x = parallel() && !HasTwoInputs(block_) ? mlp_.x : scratch.Get(tokens, hidden);
     heads_.layer = block_.layer;
     heads_.q = kept.Get(tokens, queries);
     heads_.k = kept.Get(tokens, keys);
@@ -62,7 +62,7 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   if (!all) scratch.Rewind(before_attention);
   const int64_t before_mlp = scratch.mark();
   if (RunsMlp(block_.halves)) {
-    if (!parallel() && !all) mlp_.x = scratch.Get(tokens, hidden);
+    if (!parallel()) mlp_.x = scratch.Get(tokens, hidden);
     gates_ = kept.Get(tokens, config_.intermediate);
     if (config_.block.gated) ups_ = kept.Get(tokens, config_.intermediate);
     activation_ = all ? scratch.Get(tokens, config_.intermediate) : gates_;
@@ -98,6 +98,13 @@ void BlockPass::Recompute(DeviceMatrix<const float> h) {
   if (!mid_.empty()) from_ = mid_;
   to_ = {};
   if (RunsMlp(block_.halves)) RunMlp(block_);
+}
+
+void BlockPass::NormInputs(DeviceMatrix<const float> h) {
+  from_ = h;
+  if (RunsAttention(block_.halves)) NormInput(block_, Halves::kAttention);
+  if (!mid_.empty()) from_ = mid_;
+  if (RunsMlp(block_.halves) && (!parallel() || HasTwoInputs(block_))) NormInput(block_, Halves::kMlp);
 }
 
 void BlockPass::NormInput(const BlockStage&, Halves which) {
@@ -184,7 +191,6 @@ void BlockPass::NormBackward(const Norm& norm, DeviceMatrix<float> dx, const Str
 }
 
 void BlockPass::MlpBackward(const StreamGradient& stream) {
-  ops_.Norm(stream.input, mlp_.norm.operands, mlp_.x);
   if (mlp_.last.ReadsInput()) Activate();
   const DeviceMatrix<const float> dupdate = UpdateGradient(mlp_, stream.gradient);
 
@@ -201,7 +207,6 @@ void BlockPass::MlpBackward(const StreamGradient& stream) {
 }
 
 void BlockPass::AttentionBackward(const StreamGradient& stream) {
-  ops_.Norm(stream.input, attention_.norm.operands, attention_.x);
   const DeviceMatrix<const float> dupdate = UpdateGradient(attention_, stream.gradient);
   const bool inner = stream.wanted || AttentionInnerTrained();
   attention_.last.Backward(heads_.out, dupdate, lora_, false, inner ? dattended_ : DeviceMatrix<float>());

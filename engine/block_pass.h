@@ -18,8 +18,10 @@ class BlockPass final : private Block {
   // call's cache.
   void Attention(DeviceMatrix<float> h, int64_t slot);
   void Mlp(DeviceMatrix<float> h);
-  // Computes what Backward() reads, from the stream before the block, and no more.
+  // Before Backward(), from the stream before the block: either computes all that it reads, and no more, or, where the
+  // activations of the pass forwards were kept, the normed inputs of the halves, which are cheap and are not kept.
   void Recompute(DeviceMatrix<const float> h);
+  void NormInputs(DeviceMatrix<const float> h);
   void Backward(const StreamGradient& stream);
 
   // The input of the last projection of the half that ran last, (tokens, query_dim) or (tokens, intermediate), and with

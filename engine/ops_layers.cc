@@ -97,7 +97,11 @@ void OpsLayers::Backward(size_t index, const Stage& stage, const StreamGradient&
       [&](const BlockStage&) {
         BlockPass block(pass, trained, Keeping::kActivations);
         Place(block, stream.input.rows, kept);
-        if (kept.empty()) block.Recompute(stream.input);
+        if (kept.empty()) {
+          block.Recompute(stream.input);
+        } else {
+          block.NormInputs(stream.input);
+        }
         block.Backward(stream);
       },
       [&](const AdapterStage&) {

@@ -246,7 +246,9 @@ struct PiecesHash::State {
 PiecesHash::PiecesHash() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->xxh3); }
 PiecesHash::~PiecesHash() = default;
 
-void PiecesHash::Add(std::span<const std::byte> piece) { XXH3_64bits_update(&state_->xxh3, piece.data(), piece.size()); }
+void PiecesHash::Add(std::span<const std::byte> piece) {
+  XXH3_64bits_update(&state_->xxh3, piece.data(), piece.size());
+}
 
 std::string PiecesHash::Hex() const { return fmt::format("{:016x}", XXH3_64bits_digest(&state_->xxh3)); }
 

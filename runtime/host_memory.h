@@ -28,10 +28,10 @@ int64_t PeakMemory();
 // freed with the last copy of the pointer.
 std::shared_ptr<const void> ReserveAddresses(int64_t bytes);
 
-// Memory of so many bytes that belongs to a file without a name in `directory`: the system writes it there when it needs
-// the memory, and ReleasePages() makes this process give it back at once. Where the directory has no room, it is a file in
-// memory, which takes as much as ordinary memory does.
-// Freed with the last copy of the pointer. Throws std::bad_alloc.
+// Memory of so many bytes that belongs to a file without a name in `directory`: the system writes it there when it
+// needs the memory, and ReleasePages() makes this process give it back at once. Where the directory has no room, it is
+// a file in memory, which takes as much as ordinary memory does. Freed with the last copy of the pointer. Throws
+// std::bad_alloc.
 std::shared_ptr<std::byte> AllocateInFile(int64_t bytes, const std::filesystem::path& directory);
 
 // Tells the system that it may free the memory that holds these bytes of a mapped file. They are read again when they

@@ -16,9 +16,9 @@ namespace shiftrt {
 
 namespace {
 
-// The values at the lowest validation loss. They are read and written once per validation at most, so that they lie in a
-// file (AllocateInFile) beside the checkpoint, or among the system's temporary files. They are moved in pieces, because the
-// pages of a file count as memory of the process while it uses them.
+// The values at the lowest validation loss. They are read and written once per validation at most, so that they lie in
+// a file (AllocateInFile) beside the checkpoint, or among the system's temporary files. They are moved in pieces,
+// because the pages of a file count as memory of the process while it uses them.
 class BestValues {
  public:
   explicit BestValues(const std::filesystem::path& checkpoint) {
@@ -29,9 +29,8 @@ class BestValues {
 
   void Keep(Ops& ops, const DeviceMemory& values) {
     Allocate(values.count());
-    InPieces([&](int64_t begin, std::span<float> piece) {
-      ops.ToHost(values.Part(begin, 1, std::ssize(piece)), piece);
-    });
+    InPieces(
+        [&](int64_t begin, std::span<float> piece) { ops.ToHost(values.Part(begin, 1, std::ssize(piece)), piece); });
   }
   void Keep(std::span<const float> values) {
     if (values.empty()) return;
@@ -41,9 +40,8 @@ class BestValues {
     });
   }
   void Restore(Ops& ops, const DeviceMemory& values) const {
-    InPieces([&](int64_t begin, std::span<float> piece) {
-      ops.FromHost(piece, values.Part(begin, 1, std::ssize(piece)));
-    });
+    InPieces(
+        [&](int64_t begin, std::span<float> piece) { ops.FromHost(piece, values.Part(begin, 1, std::ssize(piece))); });
   }
   // Empty before the first are kept.
   std::span<const float> all() const { return {values(), static_cast<size_t>(count_)}; }

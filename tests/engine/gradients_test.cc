@@ -432,7 +432,7 @@ TEST(Gradients, DropoutFollowsFromSeedAndStepAndIsNotInMeasuredLosses) {
 int64_t ExpectedBytes(const ModelConfig& c, int64_t tokens, int64_t streams, int64_t arrays) {
   const int64_t d = c.hidden, q = c.query_dim(), k = c.kv_dim(), i = c.intermediate;
   const int64_t kept = 3 * d + 2 * q + 2 * k + c.heads;
-  return 4 * (tokens * ((streams + 1) * d + kept + std::max(4 * i, 2 * q + 2 * k)) + 15 * arrays);
+  return 4 * (tokens * ((streams + 1) * d + kept + std::max(d + 4 * i, 2 * q + 2 * k)) + 15 * arrays);
 }
 
 TEST(Gradients, PeakIsHeldToTheFormula) {

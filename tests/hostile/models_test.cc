@@ -316,7 +316,7 @@ TEST(HostileModels, ValidSafetensorsSurvive) {
     const SafetensorsFile file(directory.path() / "file");
     ASSERT_EQ(file.tensors().size(), tensors.size());
     EXPECT_EQ(file.metadata().at("key"), "value \x01");
-    for (const auto& [name, tensor] : tensors) {
+    for (const auto& [name, tensor, in_file] : tensors) {
       const TensorView& found = file.tensors().at(name);
       EXPECT_EQ(found.shape, tensor.shape);
       EXPECT_EQ(found.dtype, tensor.dtype);

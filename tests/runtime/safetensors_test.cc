@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "runtime/files.h"
+#include "runtime/host_memory.h"
 #include "runtime/random.h"
 #include "tests/runtime/refusal.h"
 #include "tests/temporary_directory.h"
@@ -165,7 +167,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   WriteSafetensors(path, tensors, {{"format", "shiftrt"}, {"text", "\xC3\xA9\n"}});
   const SafetensorsFile file(path);
   ASSERT_EQ(file.tensors().size(), tensors.size());
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, tensor, in_file] : tensors) {
     const TensorView& found = file.tensors().at(name);
     EXPECT_EQ(found.dtype, tensor.dtype);
     EXPECT_EQ(found.shape, tensor.shape);
@@ -174,6 +176,23 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(file.tensors().at(tensors[0].name).data) % 64, 0u);
   EXPECT_EQ(file.metadata().at("text"), "\xC3\xA9\n");
   EXPECT_EQ(SafetensorsHeader(tensors, {}).size() % 64, 0u);
+}
+
+// More than one piece, whose pages are released behind the reading.
+TEST(Safetensors, MemoryOfAFileIsWrittenAsOtherMemoryIs) {
+  const TemporaryDirectory directory;
+  const int64_t count = (int64_t{17} << 20) / sizeof(float);
+  std::vector<float> values(count);
+  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(i);
+  const std::shared_ptr<std::byte> memory = AllocateInFile(count * sizeof(float), directory.path());
+  std::memcpy(memory.get(), values.data(), count * sizeof(float));
+  const std::vector<NamedTensor> plain = {{"a", {values.data(), DType::kFloat32, {count}}}},
+                                 in_file = {{"a", {memory.get(), DType::kFloat32, {count}}, /*in_file=*/true}};
+  EXPECT_EQ(ChecksumOf("text", plain), ChecksumOf("text", in_file));
+  EXPECT_NE(ChecksumOf("other", plain), ChecksumOf("text", in_file));
+  for (const auto& [name, tensors] : {std::pair("plain", &plain), std::pair("in_file", &in_file)})
+    WriteSafetensors(directory.path() / name, *tensors);
+  EXPECT_EQ(ReadFile(directory.path() / "plain"), ReadFile(directory.path() / "in_file"));
 }
 
 // With any byte changed and at any length, the file is refused or its views stay inside the bytes.
