@@ -205,6 +205,7 @@ std::string ChecksumOf(std::string text, std::vector<NamedTensor> tensors) {
 
 std::string ChecksumOf(std::string text, const std::map<std::string, TensorView, std::less<>>& tensors) {
   std::vector<NamedTensor> list;
+  list.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) list.push_back({name, tensor});
   return ChecksumOf(std::move(text), std::move(list));
 }
