@@ -105,10 +105,11 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
     if (SuiteMeans means = Means(evaluation.suites, averaged, metric); !means.models.empty())
       evaluation.means.push_back(std::move(means));
   if (items) items->Commit();
-  processes.Barrier();
-  journal.Remove();
+  processes.Barrier();  // after it nobody adds to the journal
   return evaluation;
 }
+
+void RemoveJournal(const std::filesystem::path& journal) { Journal::Remove(journal); }
 
 std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const SuiteSettings& settings,
                                   const Resources& resources, Progress* progress) {

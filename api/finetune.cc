@@ -39,6 +39,8 @@ int64_t StepsForTokens(const FinetuneSettings& settings, const TrainingText& tex
 }
 
 int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
+  if (settings.epochs < 1) FailUsage(Field("epochs"), "{}; the text is read once at least", settings.epochs);
+  if (settings.steps < 0) FailUsage(Field("steps"), "{}; 0 is as many as the epochs have", settings.steps);
   if (settings.budget.tokens > 0) return StepsForTokens(settings, text);
   const int64_t sequences = text.sequences();
   const int64_t per_epoch = ReadingOrder(sequences, settings.batch, 0).steps_per_epoch();
@@ -65,14 +67,6 @@ Schedule ScheduleOf(const FinetuneSettings& settings, const TrainingText& text, 
   return schedule;
 }
 
-// The validation loss of the state that a training keeps.
-double LossOfResult(bool keep_best, const TrainingHistory& history) {
-  const auto& all = history.validations;
-  if (!keep_best) return all.back().loss;
-  const int64_t best = history.BestStep();
-  return std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.step == best; })->loss;
-}
-
 // The model's own provenance with that of the training. It holds no times: the same training gives the same files.
 Provenance ProvenanceOf(const FinetuneJob& job, const TrainingHistory& history) {
   Provenance made = job.model.provenance.value_or(Provenance());
@@ -84,7 +78,7 @@ Provenance ProvenanceOf(const FinetuneJob& job, const TrainingHistory& history) 
                            .loss = history.losses.back(),
                            .validation = {}};
   if (!history.validations.empty())
-    tuning.validation = {history.validations.front().loss, LossOfResult(job.settings.keep_best, history)};
+    tuning.validation = {history.validations.front().loss, history.ValidationLoss(job.settings.keep_best)};
   made.finetune = std::move(tuning);
   return made;
 }

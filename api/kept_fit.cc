@@ -3,12 +3,15 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "api/repair.h"
 #include "include/shiftrt/version.h"
 #include "models/adapted.h"
 #include "models/provenance.h"
+#include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "runtime/processes.h"
@@ -39,10 +42,32 @@ ShiftResult Load(const ShiftJob& job, const fs::path& directory, const std::stri
   return result;
 }
 
+// True for the name of a file or directory that is kept here, by this code or as the checkpoint of a training.
+bool IsKept(std::string_view name) {
+  return name.starts_with(kReport) || name == kCorrected || name == kMerged || name.find(".checkpoint") != name.npos;
+}
+
+// Throws UsageError for a directory that holds something else: what is in it is removed when a fit is kept.
+void CheckOwn(const fs::path& directory) {
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(directory, none))
+    if (const std::string name = entry.path().filename().string(); !IsKept(name))
+      FailUsage(Field("keep"), "{} holds {}, which is no part of a kept fit; name a directory of its own",
+                directory.string(), name);
+}
+
+void RemoveKept(const fs::path& directory) {
+  std::error_code ignored;
+  std::vector<fs::path> kept;
+  for (const auto& entry : fs::directory_iterator(directory, ignored))
+    if (IsKept(entry.path().filename().string())) kept.push_back(entry.path());
+  for (const fs::path& path : kept) fs::remove_all(path, ignored);
+}
+
 // The report comes last, so that a directory with it is whole.
 void Save(const ShiftJob& job, const Recipe& recipe, const ShiftResult& result, const fs::path& directory,
           const std::string& key) {
-  fs::remove_all(directory);
+  RemoveKept(directory);
   SaveAdapted(job.model, result.corrected, {}, /*with_weights=*/false, directory / kCorrected);
   if (result.merged) SaveAdapted(job.model, *result.merged, {}, /*with_weights=*/false, directory / kMerged);
   nlohmann::json json = ProvenanceJson(ProvenanceOf(job.model.name, recipe, job.calibration, result));
@@ -74,6 +99,7 @@ ShiftResult KeptFit::Get(const ShiftJob& job, const Recipe& recipe) {
   const auto say = [&](const std::string& message) {
     if (first && tell) tell(message);
   };
+  CheckOwn(directory);
   const std::string key = FitKey(job, recipe);
   const bool wants_sums = !recipe.gram.save.empty() && !fs::exists(recipe.gram.save);  // a fit also writes it
   if (processes.OfFirst(!wants_sums && fs::exists(directory / kReport))) {
@@ -101,8 +127,7 @@ ShiftResult KeptFit::Get(const ShiftJob& job, const Recipe& recipe) {
     throw;
   } catch (const std::exception& error) {  // such as a full disk: the command can do without
     say(fmt::format("the fit cannot be kept for the case of an interruption: {}", error.what()));
-    std::error_code ignored;
-    fs::remove_all(directory, ignored);
+    RemoveKept(directory);
   }
   return result;
 }

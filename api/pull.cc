@@ -2,7 +2,6 @@
 #include "api/pull.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "eval/task.h"

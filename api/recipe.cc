@@ -2,7 +2,6 @@
 #include "include/shiftrt/recipe.h"
 
 #include <algorithm>
-#include <array>
 
 #include "api/repair.h"
 #include "runtime/check.h"

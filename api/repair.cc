@@ -2,7 +2,6 @@
 #include "include/shiftrt/repair.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "api/impl.h"

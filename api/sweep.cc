@@ -2,7 +2,6 @@
 #include "include/shiftrt/sweep.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "api/impl.h"
 #include "api/repair.h"
@@ -31,7 +30,9 @@ std::string JournalKey(const SweepSettings& settings, const CalibrationSpec& cal
                                 calibration.samples, calibration.tokens, settings.protocol, HashHex(text));
   if (context.products == Products::kBFloat16) key += " bfloat16";
   const SuiteSettings& suites = settings.suites.impl().settings;
-  if (!settings.suites.empty()) key += fmt::format(" {} {} {}", suites.tasks, suites.limit, suites.shots);
+  if (!settings.suites.empty())
+    key += fmt::format(" {} {} {} {}", suites.tasks, suites.limit, suites.shots, suites.bos);
+  for (const Dataset& suite : settings.suites.impl().datasets) key += " " + suite.data_hash;
   return key;
 }
 

@@ -13,7 +13,6 @@
 #include "include/shiftrt/version.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
-#include "runtime/host_memory.h"
 #include "runtime/json.h"
 #include "runtime/median.h"
 

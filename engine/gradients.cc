@@ -272,12 +272,18 @@ void GradientEngine::Impl::ExplainNotFinite(const Batch& batch, double loss, boo
         model, loss);
 }
 
+void CheckGradientType(const Context& context, const Weights& weights) {
+  Check(context.device != Device::kCuda || weights.embedding.dtype != DType::kFloat16,
+        "gradients of a float16 model on the GPU would lose what is below 2^-24: choose bfloat16 or float32 with "
+        "--dtype, or --device cpu");
+}
+
 GradientEngine::GradientEngine(const Context& context, const std::shared_ptr<const Weights>& weights, DepthPlan plan) {
+  CheckGradientType(context, *weights);
   CheckStages(*weights, plan.stages);
   impl_ = std::make_unique<Impl>(context, weights, std::move(plan));
 }
 GradientEngine::~GradientEngine() = default;
-GradientEngine::GradientEngine(GradientEngine&&) noexcept = default;
 
 const DepthPlan& GradientEngine::plan() const { return impl_->plan; }
 Ops& GradientEngine::ops() { return impl_->ops(); }
@@ -356,8 +362,6 @@ LossSum GradientEngine::Loss(const Batch& batch, const TargetWeights& weights, c
   if (!std::isfinite(loss.loss)) impl.ExplainNotFinite(batch, loss.loss, /*dropout=*/false);
   return loss;
 }
-
-void GradientEngine::Embed(const Batch& batch, DeviceMatrix<float> h) { impl_->Run({.batch = batch}, {.stream = h}); }
 
 void GradientEngine::Forward(size_t stage, const Batch& batch, DeviceMatrix<float> h) {
   impl_->Run(stage, batch, h, /*dropout=*/true);

@@ -46,13 +46,15 @@ struct PassStart {
   const Rows* rows = nullptr;
 };
 
+// Throws Error where the device has no gradients for weights of this type: for float16 on a GPU.
+void CheckGradientType(const Context& context, const Weights& weights);
+
 // The engine for the gradients of one plan. For one thread at a time.
 class GradientEngine {
  public:
   // Throws Error where the device has no gradients.
   GradientEngine(const Context& context, const std::shared_ptr<const Weights>& weights, DepthPlan plan);
   ~GradientEngine();
-  GradientEngine(GradientEngine&&) noexcept;
 
   const DepthPlan& plan() const;
   // The operations of its device, for callers that work on parameters and gradients where they are (engine/ops.h).
@@ -82,9 +84,8 @@ class GradientEngine {
 
   // A step in parts, for criteria that process the stages in another order, or that stop on the way.
   //
-  // The caller keeps the residual streams, (tokens, hidden) each. Embed writes that before stage 0; Forward runs stage
-  // `stage` on it in place, with the bits of Decoder where nothing is trained.
-  void Embed(const Batch& batch, DeviceMatrix<float> h);
+  // The caller keeps the residual streams, (tokens, hidden) each. Forward runs stage `stage` in place on the stream
+  // before it, with the bits of Decoder where nothing is trained.
   void Forward(size_t stage, const Batch& batch, DeviceMatrix<float> h);
   // `input` is the stream before the stage. `gradient` holds that of the stream after it and is replaced by that of
   // the stream before it. Adds to the gradients of the stage's parameters. With `stream_gradient` false, only these

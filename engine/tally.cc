@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tally.h"
 
-#include <cmath>
 #include <utility>
 
 #include "engine/exchanged_tally.h"

@@ -8,7 +8,6 @@
 #include "hub/settings.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
-#include "tokenizers/utf8.h"
 
 namespace shiftrt {
 
@@ -93,13 +92,17 @@ struct Found {
 Found Look(const Task& task, TaskRows rows, const std::vector<std::string>& data) {
   Found found;
   for (const std::string& place : data) {
-    if (place.find('=') == std::string::npos) {
-      if (!fs::is_directory(place)) FailUsage(Field("data"), "{} is neither a directory nor TASK=FILE", place);
-      found.places.emplace_back(place);
-    } else if (place.starts_with(task.name + "=") && rows == TaskRows::kItems) {
-      found.files = {place.substr(task.name.size() + 1)};
+    const size_t equals = place.find('=');
+    const Task* const named = equals == std::string::npos ? nullptr : FindTask(place.substr(0, equals));
+    if (named == &task && rows == TaskRows::kItems) {
+      found.files = {place.substr(equals + 1)};
       return found;
     }
+    if (named != nullptr) continue;
+    if (!fs::is_directory(place))
+      FailUsage(Field("data"), "{} is neither a directory nor TASK=FILE with one of these tasks: {}", place,
+                TaskNames());
+    found.places.emplace_back(place);
   }
   found.files = FirstMatches(task, PatternsOf(task, rows), found.places);
   if (!found.files.empty()) return found;

@@ -14,25 +14,26 @@ using Json = nlohmann::json;
 
 constexpr const char* kOfProcess = ".process";
 
+// The files that there are for the journal `file`: its own, and those of other processes.
+std::vector<std::filesystem::path> FilesOf(const std::filesystem::path& file) {
+  std::vector<std::filesystem::path> files;
+  const std::string name = file.filename().string();
+  const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string other = entry.path().filename().string();
+    if (other == name || other.starts_with(name + kOfProcess)) files.push_back(file.parent_path() / other);
+  }
+  return files;
+}
+
 }  // namespace
 
 Journal::Journal(const std::filesystem::path& file, int number) : file_(file) {
   if (file.empty()) return;
   if (!file.parent_path().empty()) std::filesystem::create_directories(file.parent_path());
   const std::filesystem::path own = number == 0 ? file.string() : file.string() + kOfProcess + std::to_string(number);
-  for (const std::filesystem::path& one : Files()) Read(one);
+  for (const std::filesystem::path& one : FilesOf(file)) Read(one);
   lines_.emplace(own);
-}
-
-std::vector<std::filesystem::path> Journal::Files() const {
-  std::vector<std::filesystem::path> files;
-  const std::string name = file_.filename().string();
-  const std::filesystem::path directory = file_.has_parent_path() ? file_.parent_path() : ".";
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    const std::string other = entry.path().filename().string();
-    if (other == name || other.starts_with(name + kOfProcess)) files.push_back(file_.parent_path() / other);
-  }
-  return files;
 }
 
 void Journal::Read(const std::filesystem::path& file) {
@@ -65,10 +66,10 @@ void Journal::Add(const std::string& key, int64_t batch, const std::vector<Score
   lines_->Add(line.dump());
 }
 
-void Journal::Remove() {
-  if (!lines_) return;
+void Journal::Remove(const std::filesystem::path& file) {
+  if (file.empty()) return;
   std::error_code ignored;
-  for (const std::filesystem::path& file : Files()) std::filesystem::remove(file, ignored);
+  for (const std::filesystem::path& one : FilesOf(file)) std::filesystem::remove(one, ignored);
 }
 
 }  // namespace shiftrt

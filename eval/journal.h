@@ -34,11 +34,10 @@ class Journal {
   int64_t batches() const { return std::ssize(scores_); }
   // Names the file and the line of each damaged line that was read.
   const std::vector<std::string>& bad() const { return bad_; }
-  // All is done: the files go.
-  void Remove();
+  // Removes the files of all programs that shared the work.
+  static void Remove(const std::filesystem::path& file);
 
  private:
-  std::vector<std::filesystem::path> Files() const;
   void Read(const std::filesystem::path& file);
 
   std::filesystem::path file_;

@@ -25,7 +25,7 @@ constexpr int64_t kBatchTokens = 1024;
 
 // The column `text` of a Parquet file, its rows joined as those of .raw are.
 std::string JoinedRows(std::string_view bytes, const std::string& name) {
-  const ParquetFile file(bytes, name);
+  ParquetFile file(bytes, name);
   std::string joined;
   bool first = true;
   for (int64_t group = 0; group < file.row_groups(); ++group)

@@ -2,7 +2,6 @@
 #include "eval/requests.h"
 
 #include <algorithm>
-#include <array>
 
 #include "eval/harness/text.h"
 #include "runtime/words.h"
@@ -19,8 +18,6 @@ Bos ParseBos(std::string_view name) {
   if (const std::optional<Bos> bos = kBosWords.Find(name)) return *bos;
   FailUsage(Field("bos"), "\"{}\" is none of auto, always and never", name);
 }
-
-const char* Name(Bos bos) { return kBosWords.Of(bos); }
 
 PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, Bos bos, int64_t max_length)
     : tokenizer_(tokenizer),

@@ -21,7 +21,6 @@ struct ScoringRequest {
 // always, or never (the reference before). A text that spells the token out gets no second one.
 enum class Bos { kAuto, kAlways, kNever };
 Bos ParseBos(std::string_view name);
-const char* Name(Bos bos);
 
 class PromptEncoder {
  public:

@@ -172,7 +172,7 @@ std::vector<Row> ParseCsv(std::string_view text, const std::string& name, std::v
 }
 
 std::vector<Row> ParseParquet(std::string_view bytes, const std::string& name) {
-  const ParquetFile file(bytes, name);
+  ParquetFile file(bytes, name);
   std::vector<Row> rows;
   for (int64_t group = 0; group < file.row_groups(); ++group)
     for (Json& values : file.ReadRowGroup(group))

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/scorer.h"
 
-#include <cmath>
-
-#include "runtime/check.h"
 #include "runtime/not_finite.h"
 
 namespace shiftrt {

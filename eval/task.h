@@ -60,6 +60,10 @@ inline constexpr const char* kHubRevision = "refs/convert/parquet";
 
 // All tasks, in the order of --help.
 const std::vector<Task>& Tasks();
+// nullptr if there is none of that name.
+const Task* FindTask(std::string_view name);
+// The names of all tasks, with commas between them.
+std::string TaskNames();
 // "boolq,piqa", "paper7" (the paper's seven), "small4" (the headline suites of small models) or "all". Throws
 // UsageError, listing what there is, for another name.
 std::vector<const Task*> ParseTasks(std::string_view names);

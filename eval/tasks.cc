@@ -5,6 +5,7 @@
 
 #include "eval/task.h"
 #include "runtime/check.h"
+#include "runtime/parse.h"
 
 namespace shiftrt {
 
@@ -14,14 +15,6 @@ constexpr size_t kPaperTasks = 7;  // the first of the table, in the paper's ord
 
 // Suites on which models of some hundred million parameters are clearly better than guesses.
 constexpr const char* kSmallModels = "hellaswag,arc_easy,piqa,lambada";
-
-const Task* FindTask(std::string_view name) {
-  for (const Task& task : Tasks())
-    if (task.name == name) return &task;
-  std::string known;
-  for (const Task& task : Tasks()) known += task.name + ", ";
-  FailUsage(Field("tasks"), "unknown task \"{}\"; known: {}paper7, small4, all", name, known);
-}
 
 }  // namespace
 
@@ -33,23 +26,36 @@ const std::vector<Task>& Tasks() {
   return tasks;
 }
 
+const Task* FindTask(std::string_view name) {
+  for (const Task& task : Tasks())
+    if (task.name == name) return &task;
+  return nullptr;
+}
+
+std::string TaskNames() {
+  std::string names;
+  for (const Task& task : Tasks()) names += (names.empty() ? "" : ", ") + task.name;
+  return names;
+}
+
 std::vector<const Task*> ParseTasks(std::string_view names) {
   std::vector<const Task*> tasks;
   const auto add = [&](const Task* task) {
     if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
   };
-  while (true) {
-    const std::string_view name = names.substr(0, names.find(','));
+  for (const std::string_view name : SplitCommas(names)) {
     if (name == "paper7" || name == "all") {
       for (size_t i = 0; i < (name == "all" ? Tasks().size() : kPaperTasks); ++i) add(&Tasks()[i]);
     } else if (name == "small4") {
       for (const Task* task : ParseTasks(kSmallModels)) add(task);
     } else {
-      add(FindTask(name));
+      const Task* const task = FindTask(name);
+      if (task == nullptr)
+        FailUsage(Field("tasks"), "unknown task \"{}\"; known: {}, paper7, small4, all", name, TaskNames());
+      add(task);
     }
-    if (name.size() == names.size()) return tasks;
-    names.remove_prefix(name.size() + 1);
   }
+  return tasks;
 }
 
 }  // namespace shiftrt

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/formats.h"
 
-#include <algorithm>
-
 #include "export/staged_directory.h"
-#include "models/saved_config.h"
 #include "runtime/check.h"
 
 namespace shiftrt {

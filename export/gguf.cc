@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 
 #include "export/gguf_tokenizer.h"
 #include "export/hf_directory.h"

@@ -3,8 +3,6 @@
 // Python files with which transformers runs both (trust_remote_code=True). models/hf_lra.h describes the format.
 #include "models/hf_lra.h"
 
-#include <string_view>
-
 #include "export/hf_directory.h"
 #include "export/hf_lra_python.h"
 #include "export/model_card.h"

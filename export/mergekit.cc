@@ -27,13 +27,21 @@ bool HasOriginal(const Model& model, const DepthPlan& plan) {
   return model.removed.empty() || plan.blocks() + std::ssize(model.removed) == model.weights->config.layers;
 }
 
+// Says by which step tensors of the kept blocks were changed or got something beside them; "" if by none.
+std::string ChangedBy(const Provenance& made) {
+  if (made.finetune) return "fine-tuned";
+  const RecipeText& recipe = made.recipe;
+  if (!recipe.correction.empty() && recipe.correction != "none")
+    return fmt::format("corrected ({})", recipe.correction);
+  if (!recipe.heal.empty() && recipe.heal != "off") return fmt::format("healed ({})", recipe.heal);
+  return "";
+}
+
 std::string WhyNotMergekit(const Model& model, const DepthPlan& plan) {
-  if (!HasOriginal(model, plan) && model.provenance && !model.provenance->recipe.correction.empty() &&
-      model.provenance->recipe.correction != "none")
-    return fmt::format(
-        "it was corrected ({}), and without the original's weights it cannot be known which tensors "
-        "that changed",
-        model.provenance->recipe.correction);
+  if (const std::string changed = HasOriginal(model, plan) || !model.provenance ? "" : ChangedBy(*model.provenance);
+      !changed.empty())
+    return fmt::format("it was {}, and without the original's weights it cannot be known which tensors that changed",
+                       changed);
   if (model.removed.empty() && plan.blocks() == model.weights->config.layers) return "no block is removed";
   // Those with definitions in mergekit's repository, of which none has layers that differ.
   static const std::set<std::string_view> known = {"llama",  "mistral", "qwen2",   "qwen3", "phi3",

@@ -15,8 +15,8 @@ void CheckNewDirectory(const std::filesystem::path& target);
 
 class StagedDirectory {
  public:
-  // Creates TARGET.tmpPID and the directories above it. Throws as CheckNewDirectory does, and Error with the system's
-  // reason.
+  // Creates TARGET.tmp-shiftrt-PID-RANDOM and the directories above it. Throws as CheckNewDirectory does, and Error
+  // with the system's reason.
   explicit StagedDirectory(const std::filesystem::path& target);
   // Removes all that was created, unless Commit() was called.
   ~StagedDirectory();

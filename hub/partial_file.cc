@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <numeric>
-#include <utility>
 
 #include "runtime/check.h"
 

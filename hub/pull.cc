@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include "hub/digest.h"
@@ -108,7 +107,8 @@ std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const s
                                                   "USE_POLICY*",
                                                   "README.md",
                                                   "shiftrt.json",
-                                                  "adapters.safetensors"};
+                                                  "adapters.safetensors",
+                                                  "own.safetensors"};
   static const std::vector<std::string> weights = {"model.safetensors", "model.safetensors.index.json",
                                                    "model-[0-9]*-of-[0-9]*.safetensors"};
   std::vector<RemoteFile> top;
@@ -134,6 +134,8 @@ std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const s
          all.empty() ? "no files" : Some(all));
   }
   files.insert(files.end(), tensors.begin(), tensors.end());
+  if (own)
+    for (const RemoteFile& factors : Matching(all, {"lora/adapter_*"})) files.push_back(factors);
   return files;
 }
 

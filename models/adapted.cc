@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "hub/cache.h"
 #include "models/block_tensors.h"
 #include "models/checkpoint.h"
 #include "models/own_tensors.h"
@@ -527,6 +528,21 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
   json["checksums"] = std::move(checksums);
   out.Create(kAdaptedFile).Write(json.dump(2) + "\n");
   out.Commit();
+}
+
+std::string MissingOfSaved(const fs::path& directory) {
+  const AdaptedHeader header = ReadHeader(directory / kAdaptedFile);
+  if (header.standalone())
+    if (std::string missing = MissingOfModel(directory); !missing.empty()) return missing;
+  std::vector<std::string> files = {kAdapterTensors};
+  if (const Json& sums = header.json.value("checksums", Json()); sums.is_object()) {
+    if (sums.contains(kOwnTensors)) files.emplace_back(kOwnTensors);
+    if (sums.contains(kLoraDirectory))
+      for (const char* file : {kLoraConfig, kLoraTensors}) files.push_back(fmt::format("{}/{}", kLoraDirectory, file));
+  }
+  for (const std::string& file : files)
+    if (!fs::exists(directory / file)) return file;
+  return "";
 }
 
 fs::path AdaptedBase(const fs::path& directory) {

@@ -19,6 +19,9 @@ DepthPlan OpenSavedPlan(const std::filesystem::path& directory, const Weights& w
 // not `before`: another program has saved a model there since.
 bool ReplaceProvenance(const std::filesystem::path& directory, const Provenance& before, const Provenance& after);
 
+// The first file of a saved directory that is missing, or "". A directory that was pulled may lack some.
+std::string MissingOfSaved(const std::filesystem::path& directory);
+
 // The directory with the weights and the tokenizer of the saved model: its base model's, or itself if it was saved with
 // weights. Throws Error for a malformed file.
 std::filesystem::path AdaptedBase(const std::filesystem::path& directory);

@@ -287,9 +287,10 @@ Json TextConfig(const Json& json, const std::string& name) {
   const auto text = json.find("text_config");
   if (text == json.end() || !text->is_object() || !json.contains("architectures")) return json;
   const std::string& architecture = ArchitectureOf(json, name);
-  const auto* const model = TextModelOf(architecture, text->value("model_type", std::string()));
+  const Json type = text->value("model_type", Json());
+  const auto* const model = TextModelOf(architecture, type.is_string() ? type.get<std::string>() : "");
   Check(model != nullptr, "{}: the text model of {} (text_config.model_type {}) is not supported", name, architecture,
-        Shown(text->value("model_type", Json())));
+        Shown(type));
   Json alone = *text;
   alone["architectures"] = Json::array({model->first});
   alone["model_type"] = model->second;

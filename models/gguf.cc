@@ -142,7 +142,7 @@ Json Llama3Scaling(const std::string& file, const std::vector<float>& factors, d
 Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture, ArchitectureKeys& keys, double theta,
                  int64_t head_dim) {
   const std::string& name = file.metadata.name();
-  const std::string_view type = keys.Text("rope.scaling.type", "none");
+  const std::string_view stated = keys.Text("rope.scaling.type", ""), type = stated.empty() ? "none" : stated;
   const double factor = keys.Number("rope.scaling.factor", keys.Number("rope.scale_linear", 1));
   const int64_t original = keys.Integer("rope.scaling.original_context_length", 0);
   keys.Ignore("rope.scaling.finetuned");
@@ -184,7 +184,7 @@ Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture,
                {"original_max_position_embeddings", original},
                {"beta_fast", fast},
                {"beta_slow", slow}};
-  } else if (factor != 1) {  // old files have a factor but no type
+  } else if (factor != 1 && stated != "none") {  // old files have a factor but no type
     scaling = {{"rope_type", "linear"}, {"factor", factor}};
   }
   if (!architecture.query_scale) {

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 
-#include "models/adapted.h"
 #include "models/part_json.h"
 #include "models/provenance.h"
 #include "models/saved_config.h"

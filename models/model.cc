@@ -30,7 +30,7 @@ bool HoldsModel(const fs::path& directory) {
 
 // True if all files of a snapshot are there; a pull may have been interrupted.
 bool IsWhole(const fs::path& snapshot) {
-  return fs::exists(snapshot / kAdaptedFile) || MissingOfModel(snapshot).empty();
+  return (fs::exists(snapshot / kAdaptedFile) ? MissingOfSaved(snapshot) : MissingOfModel(snapshot)).empty();
 }
 
 // The first of `places` that holds a model; throws Error listing them otherwise.

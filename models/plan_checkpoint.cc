@@ -2,12 +2,10 @@
 #include "models/plan_checkpoint.h"
 
 #include <algorithm>
-#include <map>
 
 #include "models/block_tensors.h"
 #include "models/gguf.h"
 #include "models/saved_config.h"
-#include "runtime/json.h"
 #include "runtime/safetensors.h"
 #include "tokenizers/gguf.h"
 

@@ -76,7 +76,9 @@ Json Marked(Json config) {
 Json MarkedHfLra(Json config, Json mark) {
   mark["format"] = mark.contains("half_blocks") ? kHfLraHalves : kHfLraFormat;
   mark["base_architecture"] = config.at("architectures").at(0);
-  mark["base_model_type"] = config.at("model_type");
+  const Json type = config.value("model_type", Json());
+  Check(type.is_string(), "config.json: model_type is {}, and transformers needs its name there", Shown(type));
+  mark["base_model_type"] = type;
   config[kMark] = std::move(mark);
   config["architectures"] = Json::array({kArchitecture});
   config["model_type"] = kMark;

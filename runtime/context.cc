@@ -9,7 +9,6 @@
 #endif
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <string>
 #include <thread>

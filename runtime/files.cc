@@ -117,9 +117,9 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
     return;
   }
   RemoveAbandoned(path_);
-  temporary_ = TemporaryName(path_);
   do {
-    fd_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
+    temporary_ = TemporaryName(path_);
+    fd_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!fd_.is_open()) FailSystem("create a temporary file in its directory", path_);
   } while (!LockTemporary(fd_.get()));
   HoldTemporary(temporary_);

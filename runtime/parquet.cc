@@ -22,8 +22,9 @@ constexpr uint64_t kBytesPerField = 128;  // approximate bytes in memory per fie
 // list an entry continues (Melnik et al., Dremel, 2010).
 class Assembler {
  public:
-  Assembler(std::vector<Column>& columns, const std::vector<SchemaNode>& leaves, const std::string& where)
-      : columns_(columns), leaves_(leaves), where_(where) {}
+  Assembler(std::vector<Column>& columns, const std::vector<SchemaNode>& leaves, Allowance& allowance,
+            const std::string& where)
+      : columns_(columns), leaves_(leaves), allowance_(allowance), where_(where) {}
 
   Json Value(const SchemaNode& node) {
     if (node.repetition == Repetition::kRepeated) return Items(node, node);
@@ -64,6 +65,7 @@ class Assembler {
       return std::move(column.values[column.value++]);
     }
     if (node.list) return ListOf(node);
+    allowance_.Take((node.children.size() + 1) * kBytesPerField, where_);
     Json object = Json::object();
     for (const SchemaNode& child : node.children) object[child.name] = Value(child);
     return object;
@@ -80,6 +82,7 @@ class Assembler {
 
   // All repetitions of `repeated`; `item` is what each of them holds.
   Json Items(const SchemaNode& repeated, const SchemaNode& item) {
+    allowance_.Take(kBytesPerField, where_);
     Json items = Json::array();
     if (!IsThere(repeated)) return SkipNull(repeated), items;
     do items.push_back(&item == &repeated ? Content(item) : Value(item));
@@ -99,6 +102,7 @@ class Assembler {
 
   std::vector<Column>& columns_;
   const std::vector<SchemaNode>& leaves_;
+  Allowance& allowance_;
   const std::string& where_;
 };
 
@@ -135,16 +139,18 @@ struct ParquetFile::Impl {
   std::vector<SchemaNode> leaves;
   std::vector<std::string> columns;
   int64_t rows = 0;
+  uint64_t left = 0;  // bytes of the memory for all row groups
 
   const std::vector<Thrift>& groups() const { return footer.List(4, "row_groups"); }
 
-  std::vector<Json> Rows(int64_t group, const std::vector<std::string>& wanted, const std::string& where) const;
+  std::vector<Json> Rows(int64_t group, const std::vector<std::string>& wanted, const std::string& where);
 };
 
 ParquetFile::ParquetFile(std::string_view bytes, const std::string& name, uint64_t limit)
     : impl_(std::make_unique<Impl>()) {
   impl_->name = name;
   impl_->limit = limit;
+  impl_->left = kMaxRowGroups * limit;
   impl_->file = std::as_bytes(std::span(bytes));
   impl_->footer = ReadFooter(impl_->file, name);
   try {
@@ -159,20 +165,19 @@ ParquetFile::ParquetFile(std::string_view bytes, const std::string& name, uint64
 }
 
 ParquetFile::~ParquetFile() = default;
-ParquetFile::ParquetFile(ParquetFile&&) noexcept = default;
-ParquetFile& ParquetFile::operator=(ParquetFile&&) noexcept = default;
 
 int64_t ParquetFile::rows() const { return impl_->rows; }
 int64_t ParquetFile::row_groups() const { return static_cast<int64_t>(impl_->groups().size()); }
 const std::vector<std::string>& ParquetFile::columns() const { return impl_->columns; }
 
 std::vector<Json> ParquetFile::Impl::Rows(int64_t group, const std::vector<std::string>& wanted,
-                                          const std::string& where) const {
+                                          const std::string& where) {
   const Thrift& row_group = groups().at(static_cast<size_t>(group));
   const std::vector<Thrift>& chunks = row_group.List(1, "the columns of a row group");
   Check(chunks.size() == leaves.size(), "damaged: {} columns, {} in the schema", chunks.size(), leaves.size());
   const int64_t count = row_group.Integer(3, "num_rows of a row group", 0, INT64_MAX);
-  Allowance allowance(limit);
+  const uint64_t most = std::min(limit, left);
+  Allowance allowance(most);
   std::vector<const SchemaNode*> fields;
   for (const SchemaNode& field : root.children)
     if (wanted.empty() || std::find(wanted.begin(), wanted.end(), field.name) != wanted.end()) fields.push_back(&field);
@@ -186,7 +191,7 @@ std::vector<Json> ParquetFile::Impl::Rows(int64_t group, const std::vector<std::
   Check(static_cast<uint64_t>(count) <= limit / kBytesPerField, "{} rows in one row group are more than is allowed",
         count);
   allowance.Take(static_cast<uint64_t>(count) * (fields.size() + 1) * kBytesPerField, where);
-  Assembler assembler(decoded, leaves, where);
+  Assembler assembler(decoded, leaves, allowance, where);
   std::vector<Json> rows;
   rows.reserve(static_cast<size_t>(count));
   for (int64_t row = 0; row < count; ++row) {
@@ -199,10 +204,11 @@ std::vector<Json> ParquetFile::Impl::Rows(int64_t group, const std::vector<std::
   for (const SchemaNode* field : fields)
     for (int i = field->first_leaf; i < field->first_leaf + field->leaves; ++i)
       Check(assembler.Ended(i), "column {}: damaged: more values than rows", leaves[i].path);
+  left -= most - allowance.left();
   return rows;
 }
 
-std::vector<Json> ParquetFile::ReadRowGroup(int64_t group, const std::vector<std::string>& columns) const {
+std::vector<Json> ParquetFile::ReadRowGroup(int64_t group, const std::vector<std::string>& columns) {
   const std::string where = fmt::format("row group {}", group);
   Check(group >= 0 && group < row_groups(), "{}: there is no {}; it has {}", impl_->name, where, row_groups());
   try {

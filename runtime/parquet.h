@@ -23,13 +23,13 @@ class ParquetFile {
   // The limit of the memory for one row group, decompressed and as values. It protects against files that decompress
   // without end.
   static constexpr uint64_t kMaxRowGroupBytes = uint64_t{1} << 31;
+  // The limit for all row groups that are read, as a multiple of that for one.
+  static constexpr uint64_t kMaxRowGroups = 4;
 
   // `bytes` is the whole file and must outlive this. Errors call it `name`. Throws Error for what is damaged or not
   // supported.
   ParquetFile(std::string_view bytes, const std::string& name, uint64_t limit = kMaxRowGroupBytes);
   ~ParquetFile();
-  ParquetFile(ParquetFile&&) noexcept;
-  ParquetFile& operator=(ParquetFile&&) noexcept;
 
   int64_t rows() const;
   int64_t row_groups() const;
@@ -37,7 +37,7 @@ class ParquetFile {
 
   // The rows of one row group as JSON objects: those of `columns` that the file has, or all columns if none are named.
   // Throws Error naming file, row group and column.
-  std::vector<nlohmann::json> ReadRowGroup(int64_t group, const std::vector<std::string>& columns = {}) const;
+  std::vector<nlohmann::json> ReadRowGroup(int64_t group, const std::vector<std::string>& columns = {});
 
  private:
   struct Impl;

@@ -2,6 +2,7 @@
 #include "runtime/temporary_name.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +10,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <mutex>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,29 +25,41 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kMark = ".tmp";
+constexpr std::string_view kMark = ".tmp-shiftrt-";
+constexpr size_t kRandomDigits = 8;
 
 std::mutex held_mutex;
 std::array<const fs::path*, 1024> held = {};
 
+// The number of the process in a temporary name, "17" of "out.json.tmp-shiftrt-17-0123abcd"; "" for another name.
+std::string_view ProcessIn(std::string_view name) {
+  const size_t mark = name.rfind(kMark);
+  if (mark == std::string_view::npos) return "";
+  const std::string_view end = name.substr(mark + kMark.size());
+  const size_t digits = std::min(end.find_first_not_of("0123456789"), end.size());
+  const std::string_view random = end.substr(digits);
+  return random.size() == 1 + kRandomDigits && random[0] == '-' &&
+                 random.find_first_not_of("0123456789abcdef", 1) == std::string_view::npos
+             ? end.substr(0, digits)
+             : "";
+}
+
 bool IsTemporaryOf(std::string_view name, std::string_view output) {
-  if (!name.starts_with(output) || !name.substr(output.size()).starts_with(kMark)) return false;
-  const std::string_view process = name.substr(output.size() + kMark.size());
-  return !process.empty() && std::all_of(process.begin(), process.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return name.starts_with(output) && name.rfind(kMark) == output.size() && !ProcessIn(name).empty();
 }
 
 }  // namespace
 
 fs::path TemporaryName(const fs::path& output) {
+  static std::mt19937 random(std::random_device{}());
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   fs::path name = output;
-  name += kMark;
-  name += std::to_string(::getpid());
+  name += fmt::format("{}{}-{:0{}x}", kMark, ::getpid(), static_cast<uint32_t>(random()), kRandomDigits);
   return name;
 }
 
-bool IsOwnTemporary(const fs::path& path) {
-  return path.filename().string().ends_with(std::string(kMark) + std::to_string(::getpid()));
-}
+bool IsOwnTemporary(const fs::path& path) { return ProcessIn(path.filename().string()) == std::to_string(::getpid()); }
 
 void HoldTemporary(const fs::path& path) {
   const std::lock_guard lock(held_mutex);

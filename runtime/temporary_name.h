@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The temporary names under which outputs are written: OUTPUT.tmpPID, beside the output.
+// The temporary names under which outputs are written: OUTPUT.tmp-shiftrt-PID-RANDOM, beside the output. Two programs
+// may have the same number where each has a container of its own, so that the number alone would not tell them apart.
 #pragma once
 
 #include <filesystem>
 
 namespace shiftrt {
 
-// The name under which this process writes `output` until it is complete.
+// A name under which this process may write `output` until it is complete; another one at each call.
 std::filesystem::path TemporaryName(const std::filesystem::path& output);
 
 // True for a name that TemporaryName() has returned in this process.

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/loss.h"
 #include "runtime/check.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
@@ -73,6 +74,8 @@ class Pipeline {
   void CheckText() const {
     if (job_.calibration.fit.empty() && ReadsText(recipe_, Scored()))
       FailUsage(Field("calibration"), "there is no calibration text, which these options need");
+    if (recipe_.gate && PredictedTokens(job_.calibration.heldout) == 0)
+      FailUsage(Field("gate"), "it needs held-out calibration text: more samples, or longer ones");
   }
 
   void Select() {

@@ -11,6 +11,7 @@
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "runtime/parquet.h"
+#include "runtime/parse.h"
 #include "runtime/text.h"
 
 namespace shiftrt {
@@ -115,13 +116,8 @@ fs::path LookForText(const std::string& name) {
 
 std::vector<std::string> TextsIn(const std::string& list) {
   if (list.find(',') == list.npos || !LookForText(list).empty()) return {list};
-  std::vector<std::string> texts;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    texts.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return texts;
+  const std::vector<std::string_view> texts = SplitCommas(list);
+  return std::vector<std::string>(texts.begin(), texts.end());
 }
 
 fs::path ResolveText(const std::string& name) {
@@ -273,7 +269,7 @@ Documents Documents::Read(const fs::path& file) {
     return documents;
   }
   if (parquet) {
-    const ParquetFile rows(content, documents.name_);
+    ParquetFile rows(content, documents.name_);
     for (int64_t group = 0; group < rows.row_groups(); ++group)
       for (Json& row : rows.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
         documents.rows_.push_back(std::move(row));

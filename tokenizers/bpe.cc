@@ -75,12 +75,16 @@ BpeTokenizer::BpeTokenizer(BpeParts parts, const TokenizerSettings& settings, co
   vocabulary_ = std::move(parts.vocabulary);
   decoder_ = std::move(parts.decoder);
   AddTokens(parts.added, where_);
-  for (const AddedToken& token : parts.added) {
-    if (token.normalized) {
-      normalized_.Add(token, normalizer_.Apply(token.content));
-    } else {
-      raw_.Add(token, token.content);
+  try {
+    for (const AddedToken& token : parts.added) {
+      if (token.normalized) {
+        normalized_.Add(token, normalizer_.Apply(token.content));
+      } else {
+        raw_.Add(token, token.content);
+      }
     }
+  } catch (const Error& error) {
+    Fail("{}: an added token: {}", where_, error.what());
   }
   const auto find = [&](const std::optional<std::string>& piece) {
     if (!piece) return -1;

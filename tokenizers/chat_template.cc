@@ -21,13 +21,6 @@ using nlohmann::ordered_json;
 
 constexpr const char* kConfig = "tokenizer_config.json";
 
-json ReadObject(const fs::path& path) {
-  if (!fs::exists(path)) return json::object();
-  json value = ReadTokenizerJson(path);
-  Check(value.is_object(), "{}: not a JSON object", path.string());
-  return value;
-}
-
 // The text of "chat_template" in one file: a string, or a list of named ones.
 std::optional<std::string> TemplateIn(const json& config, const std::string& name) {
   const auto found = config.find("chat_template");
@@ -49,7 +42,7 @@ std::optional<std::string> TemplateIn(const json& config, const std::string& nam
 std::map<std::string, std::string> SpecialTokens(const fs::path& directory, const json& config,
                                                  const Tokenizer& tokenizer) {
   std::map<std::string, std::string> tokens;
-  const json map = ReadObject(directory / "special_tokens_map.json");
+  const json map = ReadTokenizerJsonIfPresent(directory / "special_tokens_map.json");
   for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
     const json* const holder = config.contains(key) ? &config : map.contains(key) ? &map : nullptr;
     const json token = holder != nullptr ? holder->at(key) : json();
@@ -93,7 +86,7 @@ std::string ChatTemplate::Render(const ordered_json& variables) const {
 }
 
 std::unique_ptr<ChatTemplate> LoadChatTemplate(const fs::path& model, const Tokenizer& tokenizer) {
-  const json config = IsGguf(model) ? json::object() : ReadObject(model / kConfig);
+  const json config = IsGguf(model) ? json::object() : ReadTokenizerJsonIfPresent(model / kConfig);
   const auto make = [&](std::string_view text, const fs::path& file) {
     return std::make_unique<ChatTemplate>(text, file.string(), SpecialTokens(model, config, tokenizer));
   };
@@ -104,7 +97,7 @@ std::unique_ptr<ChatTemplate> LoadChatTemplate(const fs::path& model, const Toke
   const fs::path own = model / "chat_template.jinja", legacy = model / "chat_template.json";
   if (fs::exists(own)) return make(ReadFile(own, JinjaTemplate::kMaxBytes), own);
   if (const auto text = TemplateIn(config, (model / kConfig).string())) return make(*text, model / kConfig);
-  if (const auto text = TemplateIn(ReadObject(legacy), legacy.string())) return make(*text, legacy);
+  if (const auto text = TemplateIn(ReadTokenizerJsonIfPresent(legacy), legacy.string())) return make(*text, legacy);
   return nullptr;
 }
 

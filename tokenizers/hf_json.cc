@@ -30,11 +30,14 @@ bool Flag(const json& component, const char* key, bool otherwise) {
 }
 
 // A component, or the components of a Sequence, in order. Nested sequences, which the library does not write by itself,
-// are not supported.
-std::vector<json> Flatten(const json* component, const char* list) {
+// are not supported. Tokenizers have some five components; each of them is a level of calls when text is tokenised.
+std::vector<json> Flatten(const json* component, const char* list, const std::string& where) {
+  constexpr size_t kMost = 64;
   if (component == nullptr) return {};
   if (Type(*component) != "Sequence") return {*component};
-  return component->at(list).get<std::vector<json>>();
+  const json& components = component->at(list);
+  Check(components.size() <= kMost, "{}: {} {}, at most {} are read", where, components.size(), list, kMost);
+  return components.get<std::vector<json>>();
 }
 
 class Reader {
@@ -46,9 +49,9 @@ class Reader {
     parts_.where = where_;
     ReadModel(root.at("model"));
     ReadAddedTokens(root);
-    for (const json& step : Flatten(Present(root, "normalizer"), "normalizers")) ReadNormalizer(step);
+    for (const json& step : Flatten(Present(root, "normalizer"), "normalizers", where_)) ReadNormalizer(step);
     parts_.byte_level = false;
-    for (const json& step : Flatten(Present(root, "pre_tokenizer"), "pretokenizers")) ReadPreTokenizer(step);
+    for (const json& step : Flatten(Present(root, "pre_tokenizer"), "pretokenizers", where_)) ReadPreTokenizer(step);
     ReadDecoder(root);
     ReadPostProcessor(Present(root, "post_processor"));
     return std::make_unique<BpeTokenizer>(std::move(parts_), settings_, bos_, std::nullopt, bos_.has_value());
@@ -176,7 +179,7 @@ class Reader {
     const json* decoder = Present(root, "decoder");
     Check(decoder != nullptr, "{}: a tokenizer without a decoder is not supported", where_);
     bool fused = false;
-    for (const json& step : Flatten(decoder, "decoders")) {
+    for (const json& step : Flatten(decoder, "decoders", where_)) {
       const std::string type = Type(step);
       PieceDecoder& out = parts_.decoder;
       if (type == "ByteLevel") {
@@ -201,7 +204,7 @@ class Reader {
   }
 
   void ReadPostProcessor(const json* processor) {
-    for (const json& step : Flatten(processor, "processors")) {
+    for (const json& step : Flatten(processor, "processors", where_)) {
       const std::string type = Type(step);
       if (type == "TemplateProcessing") {
         ReadTemplate(step.at("single"));

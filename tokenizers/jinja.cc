@@ -22,8 +22,6 @@ JinjaTemplate::JinjaTemplate(std::string_view text, const std::string& name) : i
 }
 
 JinjaTemplate::~JinjaTemplate() = default;
-JinjaTemplate::JinjaTemplate(JinjaTemplate&&) noexcept = default;
-JinjaTemplate& JinjaTemplate::operator=(JinjaTemplate&&) noexcept = default;
 
 std::string JinjaTemplate::Render(const nlohmann::ordered_json& variables, int64_t now) const {
   jinja::Run run{impl_->source, now};

@@ -19,8 +19,6 @@ class JinjaTemplate {
   // Errors name the template `name`. Throws Error "name:line:column: ..." for what is malformed or not supported.
   JinjaTemplate(std::string_view text, const std::string& name);
   ~JinjaTemplate();
-  JinjaTemplate(JinjaTemplate&&) noexcept;
-  JinjaTemplate& operator=(JinjaTemplate&&) noexcept;
 
   // The text with these variables, a JSON object; `now` is in seconds since 1970. Throws Error with the place for
   // operations that Jinja refuses or that this subset lacks, for what the template itself refuses (raise_exception),

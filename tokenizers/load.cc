@@ -20,13 +20,6 @@ namespace {
 
 constexpr uint64_t kLargestFile = uint64_t{1} << 28;
 
-json ReadIfPresent(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return json::object();
-  json value = ReadTokenizerJson(path);
-  Check(value.is_object(), "{}: not a JSON object", path.string());
-  return value;
-}
-
 // The content of "<s>" or {"content": "<s>", ...}; empty for null.
 std::optional<std::string> TokenName(const json& token) {
   if (token.is_null()) return std::nullopt;
@@ -58,7 +51,7 @@ std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, 
   std::vector<std::string> special = SpecialNames(config);
   for (const std::string& name : SpecialNames(map)) special.push_back(name);
   const auto path = directory / "added_tokens.json";
-  const json more = ReadIfPresent(path);
+  const json more = ReadTokenizerJsonIfPresent(path);
   for (const auto& [content, id] : more.items()) {
     AddedToken token{.content = content, .id = ParseTokenId(id, path.string())};
     token.special = std::find(special.begin(), special.end(), content) != special.end();
@@ -125,12 +118,13 @@ std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
 }  // namespace
 
 TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory) {
-  const json config = ReadIfPresent(directory / "tokenizer_config.json");
-  const json map = ReadIfPresent(directory / "special_tokens_map.json");
-  const json model = ReadIfPresent(directory / "config.json");
+  const json config = ReadTokenizerJsonIfPresent(directory / "tokenizer_config.json");
+  const json map = ReadTokenizerJsonIfPresent(directory / "special_tokens_map.json");
+  const json model = ReadTokenizerJsonIfPresent(directory / "config.json");
   TokenizerSettings settings;
   settings.directory = directory;
-  settings.tokenizer_class = config.value("tokenizer_class", "");
+  if (const json tokenizer_class = config.value("tokenizer_class", json()); !tokenizer_class.is_null())
+    settings.tokenizer_class = tokenizer_class.get<std::string>();
   settings.added = ReadAddedTokens(directory, config, map);
   // An explicit null in tokenizer_config.json means that there is no such token; the id in config.json is then ignored.
   const auto name = [&](const char* key, const char* id_key, std::optional<std::string>& token, int64_t& id) {
@@ -156,6 +150,13 @@ TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory) 
 
 json ReadTokenizerJson(const std::filesystem::path& path) {
   return ParseJson(ReadFile(path, kLargestFile), path.string());
+}
+
+json ReadTokenizerJsonIfPresent(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return json::object();
+  json value = ReadTokenizerJson(path);
+  Check(value.is_object(), "{}: not a JSON object", path.string());
+  return value;
 }
 
 int64_t ParseTokenId(const json& json, const std::string& where) {

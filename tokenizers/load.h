@@ -14,6 +14,9 @@ namespace shiftrt {
 TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory);
 // Throws Error naming the file if it is not valid JSON.
 nlohmann::json ReadTokenizerJson(const std::filesystem::path& path);
+// Returns the object in the file, or an empty one if there is no such file. Throws Error naming the file for anything
+// else.
+nlohmann::json ReadTokenizerJsonIfPresent(const std::filesystem::path& path);
 // Parses an added token of tokenizer.json or tokenizer_config.json.
 AddedToken ParseAddedToken(const nlohmann::json& json, int64_t id, const std::string& where);
 // Throws Error naming `where` unless `json` is an integer that can be a token id.

@@ -128,7 +128,7 @@ std::string Normalizer::Apply(std::string_view text) const {
   for (const Step& step : steps_) {
     switch (step.kind) {
       case Step::kNfc: out = Nfc(out); break;
-      case Step::kReplace: out = ReplaceAll(out, step.from, step.to); break;
+      case Step::kReplace: out = ReplaceWithin(text.size(), out, step.from, step.to); break;
       case Step::kPrepend:
         if (!out.empty()) out.insert(0, step.to);
         break;
@@ -175,7 +175,7 @@ void SplitPattern::Split(std::string_view text, const std::function<void(std::st
 void PreTokenizer::RunMetaspace(const Metaspace& metaspace, std::string_view text, bool at_start,
                                 const std::function<void(std::string_view, bool)>& next) const {
   const std::string& mark = metaspace.replacement;
-  std::string marked = ReplaceAll(text, " ", mark);
+  std::string marked = ReplaceWithin(text.size(), text, " ", mark);
   const bool prepend = metaspace.prepend == Prepend::kAlways || (metaspace.prepend == Prepend::kFirst && at_start);
   if (prepend && !marked.starts_with(mark)) marked.insert(0, mark);
   const std::string_view all = marked;

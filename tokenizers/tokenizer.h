@@ -19,7 +19,8 @@ class Tokenizer {
   // Ids of `text` without BOS or EOS. Special tokens spelled in the text ("<|endoftext|>") become their ids, as in the
   // default of the reference implementation. Throws Error for invalid UTF-8.
   virtual std::vector<int32_t> Encode(std::string_view text) const = 0;
-  // The text of `ids`, without special tokens if `skip_special`. Throws Error for an id outside the vocabulary.
+  // The text of `ids`, without special tokens if `skip_special`. Throws Error for an id outside the vocabulary; an
+  // id within it that no token has stands for no text.
   virtual std::string Decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
   // The piece as stored in the vocabulary, for display.
   virtual std::string Piece(int32_t id) const = 0;

@@ -6,6 +6,8 @@
 #include <array>
 #include <charconv>
 
+#include "runtime/check.h"
+
 namespace shiftrt {
 
 namespace {
@@ -59,15 +61,28 @@ bool IsWhiteSpace(char32_t c) {
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to) {
+namespace {
+
+std::string Replaced(std::string_view text, std::string_view from, std::string_view to, size_t most) {
   std::string out;
   out.reserve(text.size());
   for (size_t at; (at = text.find(from)) != std::string_view::npos; text.remove_prefix(at + from.size())) {
     out += text.substr(0, at);
     out += to;
+    Check(out.size() <= most, "replacing \"{}\" makes more than {} bytes of a text", from, most);
   }
   out += text;
   return out;
+}
+
+}  // namespace
+
+std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to) {
+  return Replaced(text, from, to, std::string::npos);
+}
+
+std::string ReplaceWithin(size_t size, std::string_view text, std::string_view from, std::string_view to) {
+  return Replaced(text, from, to, 4096 + 16 * size);
 }
 
 std::string BytesToAlphabet(std::string_view bytes) {

@@ -16,6 +16,9 @@ std::string ReplaceInvalidUtf8(std::string_view bytes);
 bool IsWhiteSpace(char32_t c);  // the Unicode property White_Space
 
 std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
+// The same for a replacement that a file names, in `text`, which was made of `size` bytes. Throws Error if the result
+// has more than 16 times as many, and 4 KiB: no real tokenizer makes a text so much longer.
+std::string ReplaceWithin(size_t size, std::string_view text, std::string_view from, std::string_view to);
 
 // Writes bytes in the byte-level alphabet: printable Latin-1 bytes represent themselves, the others U+0100 onwards.
 std::string BytesToAlphabet(std::string_view bytes);

@@ -112,7 +112,7 @@ void PieceDecoder::Append(std::string_view piece, std::string& bytes) const {
     return;
   }
   std::string text(piece);
-  for (const auto& [from, to] : replacements) text = ReplaceAll(text, from, to);
+  for (const auto& [from, to] : replacements) text = ReplaceWithin(piece.size(), text, from, to);
   bytes += text;
 }
 
@@ -127,6 +127,7 @@ std::string VocabularyTokenizer::Piece(int32_t id) const { return PieceOrThrow(i
 std::string VocabularyTokenizer::Decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string bytes;
   for (const int32_t id : ids) {
+    if (id >= 0 && id < vocab_size() && vocabulary_.Piece(id) == nullptr) continue;
     const std::string& piece = PieceOrThrow(id);
     const auto added = special_.find(id);
     if (added == special_.end()) {
@@ -190,9 +191,13 @@ std::vector<int32_t> Tokenizer::EncodeWithBos(std::string_view text, const std::
 
 std::string DecodeReply(const Tokenizer& tokenizer, std::span<const int32_t> prompt, std::span<const int32_t> reply) {
   std::vector<int32_t> ids(prompt.begin(), prompt.end());
-  const size_t before = tokenizer.Decode(ids, true).size();
+  std::string_view replaced = "\uFFFD";
+  std::string text = tokenizer.Decode(ids, true);
+  if (text.ends_with(replaced)) text.resize(text.size() - replaced.size());  // the reply may complete a character
+  const size_t before = text.size();
   ids.insert(ids.end(), reply.begin(), reply.end());
-  return tokenizer.Decode(ids, true).substr(before);
+  text = tokenizer.Decode(ids, true);
+  return text.substr(std::min(before, text.size()));
 }
 
 }  // namespace shiftrt

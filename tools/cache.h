@@ -9,7 +9,9 @@ namespace shiftrt {
 
 // `name` in shiftrt's cache directory: $XDG_CACHE_HOME/shiftrt or ~/.cache/shiftrt. Empty where there is neither.
 std::filesystem::path CachePath(const std::string& name);
-// The same for the name KIND-HASH, with the hash of `what`, which stands for all that decides what the file holds.
-std::filesystem::path HashedCachePath(const std::string& kind, const std::string& what);
+// A file of the cache in which a command keeps what it has done: KIND-HASH and the extension, with the hash of `what`,
+// which stands for all that decides what the file holds. Empty where there is no cache, or none that can be written;
+// the latter is told on standard error.
+std::filesystem::path CacheFile(const std::string& kind, const std::string& what, const std::string& extension);
 
 }  // namespace shiftrt

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "shiftrt/error.h"
 #include "shiftrt/runner.h"
 #include "tools/options.h"
 #include "tools/tensor_file.h"

@@ -114,6 +114,7 @@ int Run(const EvalCommandOptions& options) {
     fmt::print("report: {}/index.html\n", options.report);
   }
   if (repairing) repairing->fit.Done();
+  RemoveJournal(result.journal);
   return 0;
 }
 

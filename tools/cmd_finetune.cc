@@ -15,7 +15,6 @@
 #include "tools/options.h"
 #include "tools/paper/finetuning.h"
 #include "tools/paper/paper.h"
-#include "tools/pulling.h"
 #include "tools/table.h"
 #include "tools/texts.h"
 
@@ -66,12 +65,6 @@ void TakePreset(const CLI::App& app, FinetuneCommand& options) {
   // A length that the user gives takes the place of the preset's.
   if (app.count("--budget") + app.count("--steps") + app.count("--epochs") == 0)
     options.settings.budget = preset.budget;
-}
-
-// The text to learn from: what was named, or calibration.txt in the model's directory, as for `run`, or C4.
-std::string TrainingSource(const FinetuneCommand& options, const LanguageModel& model) {
-  const fs::path beside = model.Directory() / "calibration.txt";
-  return !options.calib.empty() ? options.calib : fs::exists(beside) ? beside.string() : "c4";
 }
 
 // A number of steps, or a share of them.
@@ -167,21 +160,10 @@ void WarnOfRounding(double error, bool merged) {
                     : "it is saved unrounded, and commands with --dtype float32 merge it without rounding");
 }
 
-// The command, its model and its resources, for the functions below.
-struct Work {
-  const FinetuneCommand& command;
-  const LanguageModel& model;
-  const Resources& resources;
-  Progress& progress;
-
-  bool first() const { return command.common.processes->first(); }  // the one that writes
-};
-
 // The held-out text whose perplexity is measured before and after, or "".
 std::string HeldOutName(const FinetuneCommand& command, const LanguageModel& model) {
   if (!command.text.empty()) PullMissingTexts(command.text, command.common);
-  const fs::path beside = model.Directory() / "heldout.txt";
-  return !command.text.empty() ? command.text : fs::exists(beside) ? beside.string() : "";
+  return TextBeside(command.text, model.Directory(), "heldout.txt");
 }
 
 void PrintPaper(const FinetuneCommand& command, const LanguageModel& model) {
@@ -198,9 +180,12 @@ int Run(const FinetuneCommand& command) {
   const Suites suites = command.evaluation.Load(command.common);
   const Resources resources = command.common.MakeResources();
   const LanguageModel model = command.common.OpenLanguageModel();
+  RefuseSavingOver(model, command.save);
   const auto progress = command.common.MakeProgress();
-  const Work work = {command, model, resources, *progress};
-  settings.text = TrainingSource(command, model);
+  const bool first = command.common.processes->first();  // Only this process writes.
+  // The text to learn from is what was named, or calibration.txt in the model's directory, as for `run`, or C4.
+  settings.text = TextBeside(command.calib, model.Directory(), "calibration.txt");
+  if (settings.text.empty()) settings.text = "c4";
   PullMissingTexts(settings.text, command.common);
   if (!settings.validation_text.empty()) PullMissingTexts(settings.validation_text, command.common);
 
@@ -215,10 +200,10 @@ int Run(const FinetuneCommand& command) {
   TrainingOutline outline;
   const std::vector<Training> trainings = Trainings(command, model, settings);
   for (const Training& training : trainings) {
-    FinetunedModel result = TrainShown(model, training.settings, resources,
-                                       {training.name, outcomes.empty(), command.common.quiet, work.first()});
+    FinetunedModel result =
+        TrainShown(model, training.settings, resources, {training.name, outcomes.empty(), command.common.quiet, first});
     outline = result.outline;
-    if (work.first()) {
+    if (first) {
       result.model.Save(training.save, command.save_weights, command.merge_lora);
       fmt::print("saved: {}\n", training.save.string());
       WarnOfRounding(result.rounding, command.merge_lora);
@@ -243,6 +228,7 @@ int Run(const FinetuneCommand& command) {
   }
   Page page = TrainingPage(fmt::format("{}: {}", model.Name(), Name(settings.method)),
                            fmt::format("{}. {}.", outline.text, outline.accounting), outcomes);
+  fs::path journal;
   if (!suites.empty()) {
     fmt::print("\n");
     std::vector<ModelVariant> variants = SavedVariants(model);
@@ -251,17 +237,19 @@ int Run(const FinetuneCommand& command) {
         RunEvaluation({variants, PaperSettingOf(model), resources, *progress}, suites, command.evaluation);
     json["evaluation"] = std::move(result.json);
     page.sections.push_back(std::move(result.section));
+    journal = std::move(result.journal);
   }
-  if (work.first() && !command.report.empty()) {
+  if (first && !command.report.empty()) {
     WritePage(page, command.report);
     fmt::print("report: {}/index.html\n", command.report);
   }
   if (!command.preset.empty()) PrintPaper(command, model);
   command.common.WriteJson(json);
   // Until here the same command goes on from a finished training, whatever interrupts what follows it.
+  RemoveJournal(journal);
   for (const Training& training : trainings) {
     std::error_code ignored;
-    if (work.first()) fs::remove(training.settings.checkpoint, ignored);
+    if (first) fs::remove(training.settings.checkpoint, ignored);
   }
   return 0;
 }

@@ -130,7 +130,8 @@ GenerationTotals WriteReplies(const GenerateOptions& options, const LanguageMode
                               std::span<const std::vector<int32_t>> prompts, Progress& progress) {
   ReplyJournal journal(options.out);
   for (const std::string& bad : journal.bad()) fmt::print(stderr, "shiftrt: {}; its reply is generated again\n", bad);
-  const std::string of_model = model.WeightsFingerprint() + " " + model.PlanFingerprint();
+  const std::string of_model =  // the fingerprint is that of the stored weights, which --dtype may convert
+      fmt::format("{} {} {}", model.WeightsFingerprint(), model.PlanFingerprint(), options.common.dtype);
   std::vector<std::string> keys;
   int64_t known = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "shiftrt/error.h"
 #include "shiftrt/inspect.h"
 #include "tools/gpus.h"
 #include "tools/options.h"

@@ -15,7 +15,6 @@
 #include "tools/finetune_output.h"
 #include "tools/kept_fit.h"
 #include "tools/options.h"
-#include "tools/pulling.h"
 #include "tools/recipe.h"
 #include "tools/run_report.h"
 #include "tools/selection.h"
@@ -132,10 +131,10 @@ fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repa
   fs::path save = options.save;
   if (!save.has_filename()) save = save.parent_path();  // "out/"
   if (!save.empty()) return save.string() + ".checkpoint";
-  fs::path file = HashedCachePath(
-      "recover", fmt::format("{} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
-                             options.recover, options.recover_text, options.common.seed));
-  return file += ".checkpoint";
+  return CacheFile("recover",
+                   fmt::format("{} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
+                               options.recover, options.recover_text, options.common.seed),
+                   ".checkpoint");
 }
 
 // Trains the repaired model, with the original one as its teacher.
@@ -185,6 +184,7 @@ int Run(const RunOptions& options) {
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
   const LanguageModel model = options.common.OpenLanguageModel();
+  if (!options.save.empty()) RefuseSavingOver(model, options.save);
   if (options.common.processes->split()) RefuseSplit(options);
   CheckRecipe(model, recipe);
   // Said now, not after the hour that calibration may take.
@@ -197,7 +197,8 @@ int Run(const RunOptions& options) {
                                     job.HeldOut(), options.common);
   if (!heldout.Scored() && !options.report.empty())
     FailUsage("--report shows measurements on held-out text; give one with --text FILE");
-  if (!options.recover.empty() && options.recover_text.empty() && heldout.of_calibration)
+  if (!options.recover.empty() && heldout.of_calibration &&
+      (options.recover_text.empty() || ShareText(options.recover_text, recipe.text.source)))
     FailUsage(
         "--recover learns from the whole calibration text, so its held-out samples are no test; give another text with "
         "--text FILE, or one to learn from with --recover-text FILE");
@@ -228,7 +229,7 @@ int Run(const RunOptions& options) {
   if (!options.save.empty()) phases.Done("save");
   std::vector<Section> sections;  // the sections of the report
   Json recovery;
-  fs::path checkpoint;
+  fs::path checkpoint, journal;
   if (!options.recover.empty()) {
     const LanguageModel repaired = variants.back().model;
     checkpoint = RecoveryCheckpoint(options, repaired);
@@ -261,6 +262,7 @@ int Run(const RunOptions& options) {
     EvaluationResult result = RunEvaluation({variants, paper, resources, *progress}, suites, options.evaluation);
     json["evaluation"] = std::move(result.json);
     sections.push_back(std::move(result.section));
+    journal = std::move(result.journal);
     phases.Done("suites");
   }
   if (!options.report.empty()) {
@@ -286,6 +288,7 @@ int Run(const RunOptions& options) {
   phases.AddTo(json["seconds"]);
   options.common.WriteJson(json);
   kept.Done();
+  RemoveJournal(journal);
   std::error_code ignored;
   if (first && !checkpoint.empty()) fs::remove(checkpoint, ignored);
   phases.Print(repair.report.seconds);

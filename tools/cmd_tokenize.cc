@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <sstream>
 
-#include "shiftrt/error.h"
 #include "shiftrt/tokenizer.h"
 #include "tools/options.h"
 #include "tools/pulling.h"

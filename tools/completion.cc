@@ -6,8 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
-#include <sstream>
 #include <string_view>
 
 #include "api/repair.h"

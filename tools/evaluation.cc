@@ -28,8 +28,7 @@ std::filesystem::path JournalFile(const EvaluationOptions& options, const std::v
                                  fmt::join(options.data, " "));
   for (const ModelVariant& variant : variants)
     what += fmt::format(" {} {} {}", variant.name, variant.model.Directory().string(), variant.model.PlanFingerprint());
-  std::filesystem::path file = HashedCachePath("eval", what);
-  return file.empty() ? file : file += ".jsonl";
+  return CacheFile("eval", what, ".jsonl");
 }
 
 }  // namespace
@@ -66,9 +65,10 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
       ->capture_default_str();
   add(app.add_option("--items", items, "write prompts and scores to this file, one JSON line per item"))
       ->check(FileOutput());
-  add(app.add_option("--journal", journal,
-                     "file that records finished batches, from which an interrupted evaluation continues; removed at\n"
-                     "the end (default: a file in ~/.cache/shiftrt)"));
+  add(app.add_option(
+      "--journal", journal,
+      "file that records finished batches, from which an interrupted evaluation continues; removed when\n"
+      "all results are written (default: a file in ~/.cache/shiftrt)"));
 }
 
 Suites EvaluationOptions::Load(const CommonOptions& common) const {
@@ -96,13 +96,11 @@ EvaluationResult RunEvaluation(const EvaluationJob& job, const Suites& suites, c
     std::fflush(stdout);
     json["tasks"].push_back(SuiteJson(result, variants, job.paper));
   };
-  const SuiteEvaluation evaluation = Evaluate(variants, suites,
-                                              {.done = done,
-                                               .tell = Tell,
-                                               .items = options.items,
-                                               .journal = JournalFile(options, variants),
-                                               .progress = &job.progress},
-                                              job.resources);
+  std::filesystem::path journal = JournalFile(options, variants);
+  const SuiteEvaluation evaluation =
+      Evaluate(variants, suites,
+               {.done = done, .tell = Tell, .items = options.items, .journal = journal, .progress = &job.progress},
+               job.resources);
   const std::string averaged = AveragedNames(evaluation);
   Section section{"Zero-shot suites",
                   "Accuracies in percent, bits per byte of the right answer (lower is better) and its margin over the "
@@ -115,7 +113,7 @@ EvaluationResult RunEvaluation(const EvaluationJob& job, const Suites& suites, c
   }
   if (!averaged.empty()) fmt::print("{}\n", averaged);
   json["mean"] = MeansJson(evaluation, variants);
-  return {std::move(json), std::move(section)};
+  return {std::move(json), std::move(section), std::move(journal)};
 }
 
 }  // namespace shiftrt

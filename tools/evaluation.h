@@ -2,6 +2,7 @@
 // Zero-shot suites as the commands run them: `eval`, `run --eval` and `sweep --eval` share the options.
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -45,7 +46,8 @@ struct EvaluationJob {
 
 struct EvaluationResult {
   nlohmann::json json;
-  Section section;  // a section of a page
+  Section section;                // a section of a page
+  std::filesystem::path journal;  // for RemoveJournal(), when the results are written
 };
 
 // Scores the suites by every variant, prints a table of each as it is done and the means at the end. An evaluation that

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -63,6 +62,9 @@ TrainingDisplay::TrainingDisplay(bool quiet, const FinetuneSettings& settings)
 
 void TrainingDisplay::operator()(const TrainingHistory& history, int64_t steps) {
   const int64_t done = history.steps();
+  // Those of a training that continues were shown before.
+  if (validations_ == 0 && !history.validations.empty() && history.validations.back().step != done)
+    validations_ = history.validations.size();
   const auto place = [&] {
     if (timed_) return done == 0 ? std::string("step 0") : fmt::format("step {} of about {}", done, steps);
     return fmt::format("step {} of {}", done, steps);
@@ -173,7 +175,7 @@ Page TrainingPage(const std::string& title, const std::string& summary, const st
     table.rows.push_back({outcome.name.empty() ? "training" : outcome.name, std::to_string(outcome.trained.parameters),
                           std::to_string(history.steps()),
                           validated ? fmt::format("{:.4f}", history.validations.front().loss) : "-",
-                          validated ? fmt::format("{:.4f}", history.validations.back().loss) : "-",
+                          validated ? fmt::format("{:.4f}", history.ValidationLoss(outcome.kept_best)) : "-",
                           fmt::format("{:.0f}", Speed(history)),
                           outcome.perplexity > 0 ? fmt::format("{:.2f}", outcome.perplexity) : "-"});
   }

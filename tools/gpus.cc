@@ -6,7 +6,6 @@
 #include <numeric>
 #include <string_view>
 #include <thread>
-#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"

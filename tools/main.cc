@@ -96,11 +96,10 @@ void OnNoMemory() {
 // memory the program therefore starts once more, and tells OpenBLAS to have one thread until it is asked for more
 // (lapack::Threads, which makes sure of the memory first).
 void StartAgainUnderALimit(char** argv) {
-  constexpr const char* kThreads = "OPENBLAS_NUM_THREADS";
   rlimit memory{};
-  const char* const threads = std::getenv(kThreads);
+  const char* const threads = std::getenv("OPENBLAS_NUM_THREADS");
   if (::getrlimit(RLIMIT_AS, &memory) != 0 || memory.rlim_cur == RLIM_INFINITY) return;
-  if ((threads != nullptr && std::string_view(threads) == "1") || ::setenv(kThreads, "1", 1) != 0) return;
+  if ((threads != nullptr && std::string_view(threads) == "1") || ::setenv("OPENBLAS_NUM_THREADS", "1", 1) != 0) return;
   ::execv("/proc/self/exe", argv);
 }
 

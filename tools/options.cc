@@ -186,6 +186,11 @@ CLI::Validator DirectoryOutput() {
   return Output("DIR", [](const std::string& path) { AtomicDirectory(path).Create("trial"); });
 }
 
+void RefuseSavingOver(const LanguageModel& model, const std::filesystem::path& save) {
+  if (std::filesystem::exists(save / "config.json") && std::filesystem::equivalent(save, model.Directory()))
+    FailUsage("--save {}: this is the model itself; save somewhere else", save.string());
+}
+
 std::vector<int32_t> ParseTokenIds(const std::string& text) {
   constexpr std::string_view kSeparators = " ,\t\r\n";
   std::vector<int32_t> ids;

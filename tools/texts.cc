@@ -20,13 +20,6 @@ namespace {
 constexpr const char* kCalibration = "c4";
 constexpr const char* kHeldOut = "wikitext2-test";
 
-// The text that the user named, or the file of this name in the model's directory, or "".
-std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file) {
-  if (!given.empty()) return given;
-  const auto beside = directory / file;
-  return std::filesystem::exists(beside) ? beside.string() : "";
-}
-
 // Pulls a text that the user did not name, if it is not there. Where that fails, says why and returns false, because
 // the command may do without it.
 bool PullUnnamed(const std::string& name, const CommonOptions& common) {
@@ -52,12 +45,30 @@ void RefuseMissingTexts(std::initializer_list<std::string> lists) {
   }
 }
 
+std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file) {
+  if (!given.empty()) return given;
+  const auto beside = directory / file;
+  return std::filesystem::exists(beside) ? beside.string() : "";
+}
+
 void PullMissingTexts(const std::string& list, const CommonOptions& common) {
   common.processes->FirstBeforeOthers([&] {
     bool all = true;
     for (const std::string& name : TextsIn(list)) all &= PullMissingText(name, common.offline, common.quiet);
     return all;
   });
+}
+
+bool ShareText(const std::string& one, const std::string& other) {
+  for (const std::string& name : TextsIn(one)) {
+    const std::filesystem::path file = LookForText(name);
+    if (file.empty()) continue;
+    for (const std::string& beside : TextsIn(other))
+      if (const std::filesystem::path found = LookForText(beside);
+          !found.empty() && std::filesystem::equivalent(file, found))
+        return true;
+  }
+  return false;
 }
 
 CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& model, const CommonOptions& common) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -22,8 +23,12 @@ struct CommonOptions;
 // Throws Error for a text in these lists (TextsIn) that is neither there nor known by name. A command calls it before
 // it looks for the texts that the user has not named, so that a mistyped name is the first thing that it reports.
 void RefuseMissingTexts(std::initializer_list<std::string> lists);
+// Returns the text that the user named, or the file of this name in the model's directory, or "".
+std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file);
 // Pulls the texts of a list (TextsIn) that are known by name, are not there and may be pulled.
 void PullMissingTexts(const std::string& list, const CommonOptions& common);
+// True if two lists (TextsIn) have a file in common. Texts that are not there are none.
+bool ShareText(const std::string& one, const std::string& other);
 // The calibration text that `given` (--calib) names, or else calibration.txt in the model's directory, or else C4's
 // validation text. Samples are cut to the model's context. Pulls a text that is known by name if it is not there and
 // may be pulled. Throws UsageError if there is none of them.

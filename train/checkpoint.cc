@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/interrupts_held.h"
 #include "runtime/json.h"
 #include "runtime/safetensors.h"
@@ -67,9 +68,27 @@ double TrainingHistory::MeanLoss(int64_t first, int64_t last) const {
   return std::accumulate(losses.begin() + first, losses.begin() + last, 0.0) / static_cast<double>(last - first);
 }
 
-int64_t TrainingHistory::BestStep() const {
-  const auto lower = [](const Validation& a, const Validation& b) { return a.loss < b.loss; };
-  return std::min_element(validations.begin(), validations.end(), lower)->step;
+namespace {
+
+const TrainingHistory::Validation& Best(const std::vector<TrainingHistory::Validation>& validations) {
+  const auto lower = [](const auto& a, const auto& b) { return a.loss < b.loss; };
+  return *std::min_element(validations.begin(), validations.end(), lower);
+}
+
+}  // namespace
+
+int64_t TrainingHistory::BestStep() const { return Best(validations).step; }
+
+double TrainingHistory::ValidationLoss(bool kept_best) const {
+  return (kept_best ? Best(validations) : validations.back()).loss;
+}
+
+void CheckpointFile::Try() const {
+  if (path_.empty()) return;
+  std::error_code error;
+  if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), error);
+  Check(!error, "{}: cannot create its directory: {}", path_.string(), error.message());
+  const AtomicFile trial(path_);
 }
 
 std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {

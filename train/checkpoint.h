@@ -28,8 +28,6 @@ struct TrainingNumbers {
 struct TrainingState {
   std::vector<float> values, first, second, best;
   TrainingHistory history;  // its steps are those taken; the next step reads the text from there
-
-  TrainingNumbers numbers() const { return {values, first, second, best}; }
 };
 
 class CheckpointFile {
@@ -39,6 +37,8 @@ class CheckpointFile {
       : path_(std::move(path)), settings_(std::move(settings)) {}
 
   const std::filesystem::path& path() const { return path_; }
+  // Makes the directory of the file if it is missing. Throws Error where the file could not be written there.
+  void Try() const;
   // Returns what an interrupted training with these settings left for arrays of `count` numbers; nothing if there is no
   // file. Throws Error naming file and setting for one of another training, and for a malformed file.
   std::optional<TrainingState> Read(int64_t count) const;

@@ -79,6 +79,8 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
   if (timed) settings.emplace_back("seconds", text(from.budget.seconds));
   if (from.keep_best) settings.emplace_back("keep_best", "yes");
   if (job.context.products == Products::kBFloat16) settings.emplace_back("products", Name(job.context.products));
+  // The fingerprint is that of the stored tensors.
+  if (!job.model.weights->stored.empty()) settings.emplace_back("dtype", Name(job.model.weights->embedding.dtype));
   switch (from.method) {
     case Method::kLora:
       settings.emplace_back("lora.targets", fmt::format("{}", fmt::join(from.lora.targets, ",")));

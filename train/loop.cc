@@ -85,6 +85,7 @@ class Loop {
   }
 
   TrainingHistory Run() {
+    if (WritesFiles(job_.context)) job_.checkpoint.Try();  // not after the steps, which would be lost
     std::optional<TrainingState> state = job_.checkpoint.Read(arrays_.count);
     CheckSame(job_.context,
               fmt::format("state of {}, which is to be in a directory of all hosts,", job_.checkpoint.path().string()),

@@ -114,10 +114,9 @@ std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int
                           : std::vector<int64_t>(kept.begin(), kept.begin() + count);
   }
   std::vector<int64_t> chosen;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
+  for (const std::string_view range : SplitCommas(text)) {
     int64_t first = 0, last = 0;
-    if (!ParseRange(std::string_view(text).substr(begin, end - begin), &first, &last))
+    if (!ParseRange(range, &first, &last))
       FailUsage(Field("layers"), "\"{}\" is neither last:N, first:N nor all, nor numbers of layers (3,5,8-10)", text);
     for (int64_t layer = first; layer <= last; ++layer) {
       if (!std::binary_search(kept.begin(), kept.end(), layer))
@@ -125,7 +124,6 @@ std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int
                   fmt::join(kept, ", "));
       chosen.push_back(layer);
     }
-    begin = end + 1;
   }
   std::sort(chosen.begin(), chosen.end());
   chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());

@@ -57,8 +57,18 @@ class Sequences {
     for (size_t i = 0; i < sources_.size(); ++i) readers_.emplace_back(sources_[i].documents, std::move(orders[i]));
   }
 
-  // Documents and windows; those without a token to predict make no sequence.
-  int64_t most() const { return std::ssize(order_); }
+  // How many sequences there are, about: documents and windows. Where long documents are divided, their bytes tell, of
+  // which a token has some four.
+  int64_t about() const {
+    if (!settings_.divide) return std::ssize(order_);
+    int64_t count = 0;
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const int64_t places = first_[i + 1] - first_[i];
+      const auto bytes = static_cast<int64_t>(std::filesystem::file_size(sources_[i].file));
+      count += sources_[i].documents.size() > 1 ? std::max(places, bytes / (4 * settings_.length)) : places;
+    }
+    return count;
+  }
   std::string names() const {
     return Joined([](const Source& source) { return source.file.filename().string(); });
   }
@@ -71,13 +81,14 @@ class Sequences {
   }
   int64_t cut() const { return cut_; }
   int64_t left_out() const { return left_out_; }
+  int64_t left_beside() const { return left_beside_; }  // tokens of documents of which enough was taken
 
   // Adds the next `count` sequences, or all that are left where `count` is negative; returns how many. What is left of
   // a document whose beginning is taken is never taken: the next call is for another purpose.
   int64_t Take(int64_t count, TrainingText& to) {
     const int64_t before = to.sequences();
     const auto enough = [&] { return count >= 0 && to.sequences() - before >= count; };
-    for (; next_ < most() && !enough(); ++next_) {
+    for (; next_ < std::ssize(order_) && !enough(); ++next_) {
       const size_t from = SourceOf(order_[next_]);
       const Source& source = sources_[from];
       if (!(source.documents.size() > 1 ? AddDocument(source, readers_[from].Next(), enough, to)
@@ -127,11 +138,13 @@ class Sequences {
     }
     first_target = std::max<int64_t>(first_target, 1);
     if (first_target >= std::ssize(tokens)) return false;
-    for (std::span<const int32_t> left = tokens; left.size() > 1 && !enough();) {
+    std::span<const int32_t> left = tokens;
+    while (left.size() > 1 && !enough()) {
       const std::span<const int32_t> sequence = left.first(std::min<size_t>(left.size(), settings_.length));
       to.Add(sequence, first_target);
       left = left.subspan(sequence.size());
     }
+    if (left.size() > 1) left_beside_ += std::ssize(left);
     return true;
   }
 
@@ -141,7 +154,7 @@ class Sequences {
   std::vector<Documents::InOrder> readers_;  // of the documents of each source
   std::vector<int64_t> first_ = {0};  // of each source, its first place in the order before it is shuffled; and the end
   std::vector<int64_t> order_;
-  int64_t next_ = 0, cut_ = 0, left_out_ = 0;
+  int64_t next_ = 0, cut_ = 0, left_out_ = 0, left_beside_ = 0;
 };
 
 std::string HashOf(const TrainingText& text) {
@@ -169,7 +182,7 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
   TrainingTexts texts;
   if (settings.validation_text.empty()) {
     // If samples are asked for, they come before the validation.
-    const int64_t share = std::max<int64_t>(sequences.most() / kValidationShare, 1);
+    const int64_t share = std::max<int64_t>(sequences.about() / kValidationShare, 1);
     const int64_t wanted = std::min(settings.validation, share);
     Check(sequences.Take(wanted, texts.validation) == wanted && (wanted > 0 || settings.validation == 0),
           "{}: {} sequence{} of 2 tokens or more, of which {} would be held out for validation; give a longer text, or "
@@ -196,6 +209,8 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
   if (sequences.cut() > 0) texts.accounting += fmt::format("; {} cut", sequences.cut());
   if (sequences.left_out() > 0)
     texts.accounting += fmt::format("; {} left out, with no token to predict", sequences.left_out());
+  if (sequences.left_beside() > 0)
+    texts.accounting += fmt::format("; {} tokens of partly taken documents left out", sequences.left_beside());
   texts.hash = HashHex(HashOf(texts.training) + HashOf(texts.validation));
   return texts;
 }

@@ -5,7 +5,6 @@
 #include "engine/ops.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/cuda/call.h"
 #include "engine/cuda/operands.h"
@@ -47,11 +46,7 @@ class CudaOps : public Ops {
         config_(call_.config()),
         spec_(call_.spec()),
         stream_(call_.stream()),
-        dtype_(call_.dtype()) {
-    Check(dtype_ != DType::kFloat16,
-          "gradients of a float16 model on the GPU would lose what is below 2^-24: choose bfloat16 or float32 with "
-          "--dtype, or --device cpu");
-  }
+        dtype_(call_.dtype()) {}
 
   DeviceMemory Allocate(int64_t count) override {
     DeviceMemory memory = call_.rows()->Allocate(count);

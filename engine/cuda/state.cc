@@ -2,7 +2,6 @@
 #include "engine/cuda/state.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/cuda/gated_product.h"
 #include "kernels/cuda/rowwise.h"

@@ -9,7 +9,6 @@
 #include "engine/cuda/exchange.h"
 #include "engine/cuda/weights.h"
 #include "kernels/cuda/gram.h"
-#include "kernels/cuda/rmsnorm.h"
 #include "runtime/check.h"
 #include "runtime/cuda/communicator.h"
 

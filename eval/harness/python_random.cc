@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/harness/python_random.h"
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
 #include <numeric>
 #include <set>
 

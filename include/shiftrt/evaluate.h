@@ -175,8 +175,8 @@ struct SuiteReports {
   /// Receives what a user should know, as words that continue "shiftrt: "; in the first process alone.
   std::function<void(const std::string& message)> tell = {};
   std::filesystem::path items = {};  ///< written: prompts and scores, one JSON line per item; empty: none
-  /// Finished batches are recorded here. An interrupted evaluation continues from it, and the file is removed at the
-  /// end. Empty: none.
+  /// Finished batches are recorded here, and an interrupted evaluation continues from it. The file stays until
+  /// RemoveJournal(), so that results which could not be stored need not be computed again. Empty: none.
   std::filesystem::path journal = {};
   Progress* progress = nullptr;  ///< receives reports; null: none are made
 };
@@ -193,6 +193,10 @@ struct SuiteReports {
 ///     Interrupted after RequestInterrupt()
 SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& suites, const SuiteReports& reports = {},
                          const Resources& resources = {});
+
+/// Removes the journal of an evaluation, with those of its other processes. Does nothing where there is none.
+/// \param journal SuiteReports::journal
+void RemoveJournal(const std::filesystem::path& journal);
 
 /// The same in one call, for models that all share their weights.
 /// \param models at least one

@@ -91,6 +91,9 @@ struct TrainingHistory {
   double MeanLoss(int64_t first, int64_t last) const;
   /// \return the step of the lowest validation loss, the first one of equals; there must be one
   int64_t BestStep() const;
+  /// \param kept_best whether the state with the lowest validation loss is kept, and not the last one
+  /// \return the validation loss of the state that is kept; there must be one
+  double ValidationLoss(bool kept_best) const;
 };
 
 /// How long a training takes: a time or a number of tokens.

@@ -35,7 +35,8 @@ struct RepairResult {
 /// \param recipe what to remove and how to repair
 /// \param resources what the job may use of the machine
 /// \param progress receives reports; null: none are made
-/// \param keep a directory in which the selection and the fit are kept, so that the same call takes them from there if
+/// \param keep a directory of its own in which the selection and the fit are kept, so that the same call takes them
+/// from there if
 ///     what follows is interrupted; another recipe, model or text replaces them. Remove it in the end. Empty: nothing
 ///     is kept
 /// \return the models

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/elementwise.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 

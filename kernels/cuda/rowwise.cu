@@ -52,12 +52,27 @@ struct RowsKernel {
   }
 };
 
+// The most columns of one launch.
+constexpr int64_t kMostColumns = int64_t{8} * 128 * kMostBlocksAlongZ;
+
+// Calls body(first, count) for parts of the columns that a launch takes. The arrays of a training are one row of all
+// its numbers.
+template <typename Body>
+void ForColumns(int64_t cols, const Body& body) {
+  for (int64_t first = 0; first < cols; first += kMostColumns) body(first, std::min(kMostColumns, cols - first));
+}
+
+template <typename T>
+MatrixView<T> Columns(const MatrixView<T>& x, int64_t first, int64_t count) {
+  return {x.data == nullptr ? nullptr : x.data + first, x.rows, count, x.stride};
+}
+
 // `views` are all that the step reads and writes; the first tells how many rows and columns there are.
 template <typename Step, typename First, typename... Views>
 void LaunchRows(Stream stream, const Step& step, const First& first, const Views&... views) {
   if (first.rows == 0 || first.cols == 0) return;
   const Grid grid{.x = static_cast<int>(first.rows), .y = Blocks(first.cols, 8 * RowsKernel<Step, true>::kThreads)};
-  Require(grid.y <= kMostBlocksAlongZ, "a step on rows", "at most 67107840 columns", first.cols);
+  Require(first.cols <= kMostColumns, "a step on rows", "at most 67107840 columns", first.cols);
   const int cols = static_cast<int>(first.cols);
   if (cols % 8 == 0 && (IsWide(first) && ... && IsWide(views))) {
     Launch<RowsKernel<Step, true>>(stream, grid, {step, cols});
@@ -258,7 +273,12 @@ struct ColumnSumsKernel {
 
 }  // namespace
 
-void ZeroRows(Stream stream, MatrixView<float> x) { LaunchRows(stream, ZeroStep{Of(x)}, x); }
+void ZeroRows(Stream stream, MatrixView<float> x) {
+  ForColumns(x.cols, [&](int64_t first, int64_t count) {
+    const MatrixView<float> part = Columns(x, first, count);
+    LaunchRows(stream, ZeroStep{Of(part)}, part);
+  });
+}
 
 void CopyRows(Stream stream, const ConstDeviceRows& from, const DeviceRows& to) {
   Require(from.rows == to.rows, "copying rows", "as many rows on both sides, not", from.rows);
@@ -270,8 +290,12 @@ void GatherRows(Stream stream, const int32_t* rows, const ConstDeviceRows& from,
   WithTypes("copying rows", from.array.dtype, to.array.dtype, [&](auto one, auto other) {
     const auto source = from.Of<decltype(one)>();
     const auto target = to.Of<decltype(other)>();
-    LaunchRows(stream, CopyStep<decltype(one), decltype(other)>{Of(source), Of(target), rows, nullptr, scale}, target,
-               source);
+    ForColumns(to.cols, [&](int64_t first, int64_t count) {
+      const auto read = Columns(source, first, count);
+      const auto written = Columns(target, first, count);
+      LaunchRows(stream, CopyStep<decltype(one), decltype(other)>{Of(read), Of(written), rows, nullptr, scale}, written,
+                 read);
+    });
   });
 }
 
@@ -282,10 +306,20 @@ void ScatterRows(Stream stream, const int32_t* rows, MatrixView<const float> fro
 
 void AddRows(Stream stream, MatrixView<const float> from, MatrixView<float> to, const float* row, float factor) {
   if (from.data != nullptr) RequireAlike("adding rows", to, from);
-  LaunchRows(stream, AddStep{Of(from), row, Of(to), factor}, to, from, MatrixView<const float>(row, 1, to.cols, 0));
+  ForColumns(to.cols, [&](int64_t first, int64_t count) {
+    const MatrixView<const float> read = Columns(from, first, count);
+    const MatrixView<float> written = Columns(to, first, count);
+    const MatrixView<const float> added = Columns(MatrixView<const float>(row, 1, to.cols, 0), first, count);
+    LaunchRows(stream, AddStep{Of(read), added.data, Of(written), factor}, written, read, added);
+  });
 }
 
-void ScaleRows(Stream stream, float factor, MatrixView<float> x) { LaunchRows(stream, ScaleStep{Of(x), factor}, x); }
+void ScaleRows(Stream stream, float factor, MatrixView<float> x) {
+  ForColumns(x.cols, [&](int64_t first, int64_t count) {
+    const MatrixView<float> part = Columns(x, first, count);
+    LaunchRows(stream, ScaleStep{Of(part), factor}, part);
+  });
+}
 
 void SoftCapRows(Stream stream, float cap, MatrixView<float> x) {
   Require(cap > 0, "soft cap", "a cap above 0", static_cast<int64_t>(cap));

@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <bit>
 #include <boost/context/detail/fcontext.hpp>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <new>

@@ -54,7 +54,6 @@ const std::string& WhyUnavailable() {
   static const std::string nothing;
   return nothing;
 }
-bool BuiltWithCuda() { return true; }
 
 int DeviceCount() { return emu::devices; }
 std::string PciBusId(int device) { return fmt::format("emulated:{}", device); }

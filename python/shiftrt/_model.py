@@ -40,6 +40,11 @@ def _text_file(text, form: str):
         yield name
 
 
+def _listed(values) -> list:
+    """The values as a list; one text or path alone is a list of one."""
+    return [values] if isinstance(values, (str, os.PathLike)) else list(values)
+
+
 def _checkpoint(keep, *settings) -> dict[str, str]:
     """The setting that names the file in `keep` for the state of a training with these settings."""
     if not keep:
@@ -112,7 +117,7 @@ def pull(name: str, *, dataset: bool = False, include: Sequence[str] = (), exclu
     Returns:
         The directory of each repository.
     """
-    return dict(_native.pull(name, dataset, list(include), list(exclude), verify))
+    return dict(_native.pull(name, dataset, _listed(include), _listed(exclude), verify))
 
 
 def tasks() -> list[Task]:
@@ -124,7 +129,7 @@ def _evaluate(models: dict[str, Model], tasks, data, shots, limit, progress) -> 
     """Scores models that share their weights on the same items."""
     names = tasks if isinstance(tasks, str) else ",".join(tasks)
     handles, resources = [model._handle for model in models.values()], next(iter(models.values()))._resources
-    results = _native.evaluate(handles, names, [os.fspath(place) for place in data], shots, limit, resources, listener_of(progress))
+    results = _native.evaluate(handles, names, [os.fspath(place) for place in _listed(data)], shots, limit, resources, listener_of(progress))
     return Evaluation([
         TaskResult(task, quoted, items, seconds,
                    {name: {metric: (value, error) for metric, value, error in metrics} for name, metrics in zip(models, scores)})
@@ -282,8 +287,8 @@ class Model:
             recover_text: text to learn from in that training; by default all of `text`. Several names with commas between them are
                 mixed.
             progress: as of `open`.
-            keep: a directory in which the selection, the fit and the state of the training are kept, so that the same call takes them
-                from there after an interruption.
+            keep: a directory of its own in which the selection, the fit and the state of the training are kept, so that the same call
+                takes them from there after an interruption. A directory with other files is refused.
             **settings: correction, rank, lambda_ (for lambda), penalize_bias, factorization, mode, weighting, span, gate, heal,
                 merge and seed, in the words of the command line; they override those of the recipe.
 
@@ -393,7 +398,7 @@ class Model:
             stop_at_end: stop before an end-of-sequence token of the model.
             on_text: called with each piece of text as soon as its characters are whole.
         """
-        return Generation(*self._run().generate(self._ids(prompt), max_tokens, temperature, top_p, top_k, seed, stop_at_end, list(stop),
+        return Generation(*self._run().generate(self._ids(prompt), max_tokens, temperature, top_p, top_k, seed, stop_at_end, _listed(stop),
                                                 on_text))
 
     def generate_many(self, prompts: Sequence[str | Sequence[int]], *, batch: int = 16, max_tokens: int = 64, temperature: float = 0,

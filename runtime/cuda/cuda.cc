@@ -74,8 +74,6 @@ const std::string& WhyUnavailable() {
   return why;
 }
 
-bool BuiltWithCuda() { return true; }
-
 int DeviceCount() {
   int count = 0;
   if (WhyUnavailable().empty()) CheckCuda(cudaGetDeviceCount(&count));

@@ -40,8 +40,6 @@ struct DeviceInfo {
 // Why no kernel of this build can run on this machine (no driver, no device, an old device), or "" if it can. Queries
 // the driver only, and only once.
 const std::string& WhyUnavailable();
-// True if this build includes the CUDA backend.
-bool BuiltWithCuda();
 int DeviceCount();
 // Why this program cannot sum over GPUs (the build or this machine has no NCCL), or "" if it can. Loads NCCL.
 const std::string& WhyNoCommunicator();

@@ -10,8 +10,6 @@ const std::string& WhyUnavailable() {
   return why;
 }
 
-bool BuiltWithCuda() { return false; }
-
 int DeviceCount() { return 0; }
 DeviceInfo QueryDevice(int) { Fail("CUDA: {}", WhyUnavailable()); }
 std::string PciBusId(int) { Fail("CUDA: {}", WhyUnavailable()); }

@@ -2,7 +2,6 @@
 #include "runtime/linalg/tridiagonal.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/check.h"
 #include "runtime/linalg/lapack.h"

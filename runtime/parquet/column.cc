@@ -219,7 +219,7 @@ class Reader {
 }  // namespace
 
 void Allowance::Take(uint64_t bytes, const std::string& where) {
-  Check(bytes <= left_, "{}: the row group takes more memory than is allowed", where);
+  Check(bytes <= left_, "{}: the row groups take more memory than is allowed", where);
   left_ -= bytes;
 }
 

@@ -11,11 +11,12 @@
 
 namespace shiftrt::parquet {
 
-// Counts the memory of a row group, and throws Error past a limit.
+// Counts the memory of row groups, and throws Error past a limit.
 class Allowance {
  public:
   explicit Allowance(uint64_t bytes) : left_(bytes) {}
   void Take(uint64_t bytes, const std::string& where);
+  uint64_t left() const { return left_; }
 
  private:
   uint64_t left_;

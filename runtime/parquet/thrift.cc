@@ -57,6 +57,7 @@ Thrift Thrift::ReadFields(ByteReader& in, int depth, int64_t& budget) {
     const int type = header & 15;
     Thrift value;
     if (type == kTrue || type == kFalse) {  // in a struct, the type is the value
+      Check(--budget >= 0, "{}: damaged: more than {} values", in.where(), kMaxValues);
       value.kind_ = Kind::kInteger;
       value.integer_ = type == kTrue ? 1 : 0;
     } else {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Baseline: h = h W + b, fitted to the block's output and truncated as such. Returned as a full A = W - I, whatever the
 // rank of W.
-#include "runtime/check.h"
 #include "shift/corrections/corrections.h"
 #include "shift/fit/convert.h"
 

@@ -188,8 +188,7 @@ FittedSites FitJoint(const FitInput& input) {
   Matrix<double> map = MapOf(job.context, *joint.lra, ChangeOf(*projection, *before, *fitted.own.front().own));
   const Matrix<double> bias = Converted<double>(joint.lra->b);
   report.r2_fit = RSquared(job.context, sums.fit, map.view(), bias.view());
-  report.r2_heldout = sums.heldout.tokens() == 0 ? std::numeric_limits<double>::quiet_NaN()
-                                                 : RSquared(job.context, sums.heldout, map.view(), bias.view());
+  report.r2_heldout = RSquared(job.context, sums.heldout, map.view(), bias.view());
   fitted.reports = {std::move(report)};
   return fitted;
 }

@@ -2,7 +2,6 @@
 // LinearPatch (Chen et al., 2025): h becomes H' diag(d) H h in the place of a removed run. H is an orthonormal Hadamard
 // matrix, and d_k the mean over sequences of the ratio of the mean absolute values of coordinate k of H h behind the
 // run and before it, both in the original model. The variant "diag" has H = I.
-#include <functional>
 #include <utility>
 
 #include "runtime/linalg/linalg.h"

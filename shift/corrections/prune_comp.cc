@@ -3,7 +3,6 @@
 // sequences and channels of the ratio of the mean absolute values behind the run and before it. The number is folded
 // into the weights, so that nothing is added to the model.
 #include "shift/corrections/scaling.h"
-#include "shift/refit/fold.h"
 
 namespace shiftrt {
 

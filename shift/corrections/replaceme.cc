@@ -2,8 +2,6 @@
 // ReplaceMe (Shopkhoev et al., 2025), the L2 form: a linear map behind the MLP of the block before a removed run,
 // folded into its down projection. T = argmin |M T + Y - L|^2 + lambda |T|^2 for each run: Y the stream behind the
 // attention of the block before, M that block's MLP output, L the stream behind the run, all of the original model.
-#include <limits>
-
 #include "runtime/stopwatch.h"
 #include "shift/corrections/corrections.h"
 #include "shift/refit/fold.h"
@@ -39,9 +37,7 @@ FittedSites FitReplaceMe(const FitInput& input) {
     const Matrix<double>& change = solution.a.ToWrite();
     for (int64_t i = 0; i < change.rows(); ++i) change(i, i) -= 1.0;
     report.r2_fit = RSquared(job.context, site->fit, change.view(), solution.b.view());
-    report.r2_heldout = site->heldout.tokens() == 0
-                            ? std::numeric_limits<double>::quiet_NaN()
-                            : RSquared(job.context, site->heldout, change.view(), solution.b.view());
+    report.r2_heldout = RSquared(job.context, site->heldout, change.view(), solution.b.view());
     fitted.reports.push_back(std::move(report));
     job.progress.Advance(1);
   }

@@ -2,7 +2,6 @@
 #include "shift/criteria/criteria.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "runtime/check.h"

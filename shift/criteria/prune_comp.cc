@@ -7,7 +7,6 @@
 
 #include "shift/corrections/scaling.h"
 #include "shift/criteria/influence.h"
-#include "shift/refit/fold.h"
 
 namespace shiftrt {
 

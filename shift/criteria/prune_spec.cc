@@ -20,16 +20,6 @@ namespace {
 constexpr std::string_view kLayers = "layers=", kParameters = "params=", kBytes = "bytes=", kKeep = "keep=",
                            kUnit = "unit=", kFirst = "first:", kLast = "last:";
 
-std::vector<std::string_view> SplitCommas(std::string_view text) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 bool ParseIndex(std::string_view text, int64_t* value) { return ParseNumber(text, value) && *value >= 0; }
 
 using Suffix = std::pair<std::string_view, double>;

@@ -126,6 +126,12 @@ class Search {
     return scores;
   }
 
+  static bool AdmitsMore(const Quota& quota) {
+    for (int64_t unit = quota.first(); unit < quota.end(); ++unit)
+      if (quota.Admits(unit)) return true;
+    return false;
+  }
+
   // A new choice that differs from this one by one to kMostSwaps units, fewer more often; empty if none was found.
   Units Offspring(const Units& parent) {
     constexpr int kAttempts = 100;
@@ -143,8 +149,8 @@ class Search {
         free.erase(drawn);
       }
       Units units = UnitsOf(quota.Removed());
-      // Units that are counted must be as many as before; there may be too few others.
-      const bool enough = quota.by_size() ? !units.empty() : std::ssize(units) == quota.count();
+      // Units that are counted must be as many as before, and of a size no other may fit; there may be too few others.
+      const bool enough = quota.by_size() ? !units.empty() && !AdmitsMore(quota) : std::ssize(units) == quota.count();
       if (enough && tried_.insert(units).second) return units;
     }
     return {};

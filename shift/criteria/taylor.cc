@@ -176,7 +176,10 @@ std::vector<double> TaylorProbe::Scores(int64_t tokens, Unit unit) {
   return scores;
 }
 
-void PlugTaylor(const CriterionTask& task) { task.probes.Get<TaylorProbe>().Want(task.spec.Option("tokens")); }
+void PlugTaylor(const CriterionTask& task) {
+  CheckGradientType(task.input.context, *task.input.weights);  // not after the pass
+  task.probes.Get<TaylorProbe>().Want(task.spec.Option("tokens"));
+}
 
 std::vector<double> TaylorScores(const CriterionTask& task) {
   return task.probes.Get<TaylorProbe>().Scores(task.spec.Option("tokens"), task.quota.unit());

@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "runtime/check.h"
-#include "runtime/linalg/linalg.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
 #include "shift/fit/convert.h"
@@ -101,7 +99,6 @@ DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const Fitte
 }
 
 double RSquaredOf(const Context& context, const RidgeSums& sums, const Lra& lra) {
-  if (sums.tokens() == 0) return std::numeric_limits<double>::quiet_NaN();
   const Matrix<double> b = Converted<double>(lra.b);
   if (!lra.low_rank()) return RSquared(context, sums, Converted<double>(lra.a).view(), b.view());
   const Matrix<double> p = Converted<double>(lra.p), q = Converted<double>(lra.q);

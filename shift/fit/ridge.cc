@@ -433,12 +433,13 @@ Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const Lin
 }
 
 double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& map, MatrixView<const double> b) {
+  if (sums.tokens() == 0) return std::numeric_limits<double>::quiet_NaN();
   const int64_t n = sums.inputs(), d = sums.hidden(), rank = map.p.cols;
   Check(map.p.rows == n && (map.factored() ? map.q.rows == rank && map.q.cols == d : rank == d) && b.rows == 1 &&
             b.cols == d,
         "a map ({}, {}) with bias ({}, {}) for {} inputs and {} outputs", map.p.rows, rank, b.rows, b.cols, n, d);
   const double total = sums.CenteredDeltaSquares();
-  if (sums.tokens() == 0 || total <= 0) return 0.0;
+  if (total <= 0) return 0.0;
   // total - residual = 2 <A, C_c> - <A, G_c A> - weight |mean error|^2
   double mean_error = 0;
   const Matrix<double> bias = FreeBias(context, sums, map);

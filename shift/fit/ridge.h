@@ -47,7 +47,8 @@ struct LinearMap {
 // mean(D) - mean(H) A (1, d): the bias that leaves no mean error.
 Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const LinearMap& map);
 
-// 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary. Any map will do.
+// 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary, NaN without tokens.
+// Any map will do.
 double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& map, MatrixView<const double> b);
 
 }  // namespace shiftrt

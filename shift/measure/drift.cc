@@ -134,7 +134,10 @@ DriftReport MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
   int64_t tokens = 0;
   for (const Batch& batch : batches) tokens += batch.size();
   Check(tokens > 0 && !plans.empty(), "no tokens or no depth plans to compare");
-  const int64_t hidden = weights->config.hidden, every = std::max<int64_t>(1, tokens / shown.count);
+  const int64_t models = std::ssize(plans), most = kTsnePoints / models;
+  Check(most >= 1, "{} models to follow the stream of, at most {}", models, kTsnePoints);
+  const int64_t hidden = weights->config.hidden,
+                every = std::max({int64_t{1}, tokens / shown.count, (tokens + most - 1) / most});
   const std::vector<int64_t> depths = SharedDepths(plans, weights->config.layers);
 
   std::vector<Matrix<float>> original(depths.size());

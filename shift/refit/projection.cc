@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/refit/projection.h"
 
-#include <limits>
 #include <utility>
 
-#include "runtime/stopwatch.h"
 #include "shift/refit/fold.h"
 
 namespace shiftrt {
@@ -46,7 +44,6 @@ RefittedBlock Stored(const RidgeSolution& solution, const Projection& projection
   report.part = projection.name;
   report.Note(solution);
   report.rank = solution.a.cols();
-  report.r2_heldout = std::numeric_limits<double>::quiet_NaN();
   return refitted;
 }
 
@@ -74,8 +71,7 @@ RefittedBlock RefitProjection(const Context& context, const SiteSums& sums, cons
   report.tokens = sums.fit.tokens();
   const StoredChange change(projection, *block, *refitted.block);
   report.r2_fit = RSquared(context, sums.fit, change.map.view(), change.bias.view());
-  if (sums.heldout.tokens() > 0)
-    report.r2_heldout = RSquared(context, sums.heldout, change.map.view(), change.bias.view());
+  report.r2_heldout = RSquared(context, sums.heldout, change.map.view(), change.bias.view());
   return refitted;
 }
 

@@ -28,19 +28,6 @@ void InfluenceStatistics::Add(int64_t layer, std::span<const RowProducts> tokens
   sums.tokens += std::ssize(tokens);
 }
 
-InfluenceStatistics& InfluenceStatistics::operator+=(const InfluenceStatistics& other) {
-  Check(sums_.size() == other.sums_.size(), "statistics of {} layers added to those of {}", other.sums_.size(),
-        sums_.size());
-  for (size_t i = 0; i < sums_.size(); ++i) {
-    sums_[i].cosines += other.sums_[i].cosines;
-    sums_[i].products += other.sums_[i].products;
-    sums_[i].angles += other.sums_[i].angles;
-    sums_[i].tokens += other.sums_[i].tokens;
-    sums_[i].sequences += other.sums_[i].sequences;
-  }
-  return *this;
-}
-
 std::vector<double> InfluenceStatistics::Scores() const {
   std::vector<double> scores;
   for (const Sums& sums : sums_) {

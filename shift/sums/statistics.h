@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over calibration tokens, from taps. They add, so parts of a text combine by +=.
+// Sums over calibration tokens, from taps. Those of a ridge regression add, so parts of a text combine by +=.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,9 @@ namespace shiftrt {
 class InfluenceStatistics {
  public:
   explicit InfluenceStatistics(int64_t layers) : sums_(layers) {}
-  int64_t layers() const { return std::ssize(sums_); }
   // The products of each token's stream before the window's first block and after its last, one per token. `offsets`,
   // if given, are those of the batch (engine/decoder.h) and mark the last token of each sequence.
   void Add(int64_t layer, std::span<const RowProducts> tokens, std::span<const int64_t> offsets = {});
-  InfluenceStatistics& operator+=(const InfluenceStatistics& other);
   // 1 - mean over tokens of cos(h_in, h_out): block influence (Men et al., ShortGPT, 2024), and what LLM-Streamline
   // (Chen et al., 2024) ranks windows by.
   std::vector<double> Scores() const;

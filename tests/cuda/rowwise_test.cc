@@ -221,6 +221,35 @@ TEST_F(RowwiseOnGpu, AddsSumsOfColumns) {
   }
 }
 
+// The arrays of a training are one row of all its numbers: more columns than a launch takes.
+TEST_F(RowwiseOnGpu, ARowMayHaveMoreColumnsThanALaunchTakes) {
+  constexpr int64_t kLaunch = 67'107'840, kCols = kLaunch + 11;
+  const Output<float> x(stream_, kCols), y(stream_, kCols);
+  const MatrixView<float> all{x.data(), 1, kCols, kCols}, to{y.data(), 1, kCols, kCols};
+  const auto at = [&](const Output<float>& of, int64_t col) {
+    float value = 0;
+    CopyToHost(stream_, &value, of.data() + col, sizeof value);
+    Synchronize(stream_);
+    return value;
+  };
+  const float row[] = {1, 2};
+  FillBytes(stream_, x.data(), 0, kCols * static_cast<int64_t>(sizeof(float)));
+  CopyToDevice(stream_, x.data() + kLaunch - 1, row, sizeof row);  // one on each side of the border
+  CopyRows(stream_, MatrixView<const float>(all), to);
+  EXPECT_EQ(at(y, 0), 0);
+  EXPECT_EQ(at(y, kLaunch - 1), 1);
+  EXPECT_EQ(at(y, kLaunch), 2);
+  EXPECT_EQ(at(y, kCols - 1), 0);
+  if (TooLarge(kCols, int64_t{1} << 20)) return;  // a pass over them takes the emulator some seconds
+  AddRows(stream_, all, to);
+  ScaleRows(stream_, 4, to);
+  EXPECT_EQ(at(y, kLaunch - 1), 8);
+  EXPECT_EQ(at(y, kLaunch), 16);
+  ZeroRows(stream_, to);
+  EXPECT_EQ(at(y, kLaunch - 1), 0);
+  EXPECT_EQ(at(y, kLaunch), 0);
+}
+
 TEST_F(RowwiseOnGpu, RefusesMatricesThatDoNotFit) {
   const Grid2 a(stream_, {3, 8, 0}), b(stream_, {3, 16, 0}), c(stream_, {2, 8, 0});
   EXPECT_THROW(CopyRows(stream_, a.view(), b.view()), std::runtime_error);

@@ -378,6 +378,13 @@ void Run(const char* name, const char* directory) {
   smaller.rank = shiftrt::RankSpec::Fixed(4);
   EXPECT(shiftrt::Repair(model, smaller, {}, &other, kept).corrected.Parameters() < repair.corrected.Parameters());
   EXPECT(other.done > 0);
+  // A directory with files of others is not taken, and they stay.
+  const std::filesystem::path of_others = std::filesystem::path(kept) / "results.txt";
+  std::ofstream(of_others) << "text";
+  EXPECT(Refusal<shiftrt::UsageError>([&] {
+           shiftrt::Repair(model, smaller, {}, nullptr, kept);
+         }).find("results.txt") != std::string::npos);
+  EXPECT(std::filesystem::remove(of_others));
   EXPECT(repair.pruned.Parameters() < repair.corrected.Parameters());
   EXPECT(repair.corrected.Parameters() < model.Parameters());
   EXPECT(model.Without(removed).Parameters() == repair.pruned.Parameters());

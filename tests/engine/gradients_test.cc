@@ -12,6 +12,7 @@
 
 #include "engine/loss.h"
 #include "engine/ops.h"
+#include "kernels/elementwise.h"
 #include "kernels/widen.h"
 #include "models/families.h"
 #include "runtime/check.h"
@@ -331,7 +332,7 @@ TEST(Gradients, TheStreamHasTheBitsOfTheDecoder) {
       batch.Add(tokens);
     }
     const Matrix<float> h(batch.size(), weights->config.hidden);
-    engine.Embed(batch, h.view());
+    Embed(context, batch.tokens, weights->embedding, h.view(), weights->EmbeddingScale());
     for (size_t stage = 0; stage < plan.stages.size(); ++stage) engine.Forward(stage, batch, h.view());
     const Rows rows = decoder.Forward(batch);
     EXPECT_EQ(std::memcmp(h.data(), rows.host().data, sizeof(float) * h.size()), 0) << entry.path();

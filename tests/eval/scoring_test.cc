@@ -259,7 +259,7 @@ TEST_F(Resuming, AnInterruptedEvaluationEndsInTheSameBits) {
     Journal journal(file);
     EXPECT_GT(journal.batches(), 0);
     EXPECT_EQ(Flat(Run(journal, quiet_)), whole);
-    journal.Remove();
+    Journal::Remove(file);
     EXPECT_FALSE(std::filesystem::exists(file));
   }
 }

@@ -8,7 +8,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    const shiftrt::ParquetFile file({reinterpret_cast<const char*>(data), size}, "input", uint64_t{1} << 20);
+    shiftrt::ParquetFile file({reinterpret_cast<const char*>(data), size}, "input", uint64_t{1} << 20);
     for (int64_t group = 0; group < file.row_groups() && group < 8; ++group) file.ReadRowGroup(group);
   } catch (const shiftrt::Error&) {
   }

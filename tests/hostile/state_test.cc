@@ -122,7 +122,8 @@ TEST(HostileState, TrainingCheckpoint) {
       [](const fs::path& directory) {
         Random random(3);
         const TrainingState state = State(random, 5, 4);
-        CheckpointFile(directory / kFile, kSettings).Write(state.numbers(), state.history);
+        CheckpointFile(directory / kFile, kSettings)
+            .Write({state.values, state.first, state.second, state.best}, state.history);
       },
       [](const fs::path& directory) { return Described(*CheckpointFile(directory / kFile, kSettings).Read(5)); }};
   // A point takes the place of the third digit, so that the length of the header stays as it is.
@@ -155,7 +156,7 @@ TEST(HostileState, ValidTrainingCheckpointsSurvive) {
     const int64_t count = random.Below(40);
     const TrainingState state = State(random, count, random.Below(20));
     const CheckpointFile file(directory.path() / "training", kSettings);
-    file.Write(state.numbers(), state.history);
+    file.Write({state.values, state.first, state.second, state.best}, state.history);
     EXPECT_EQ(Described(*file.Read(count)), Described(state));
   }
 }

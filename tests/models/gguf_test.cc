@@ -215,7 +215,10 @@ TEST_F(GgufModelTest, RopeScaling) {
       config(GgufBytes(plain).Add("qwen2.rope.scaling.type", "linear").Add("qwen2.rope.scaling.factor", 2.5f));
   EXPECT_EQ(linear.rope.kind, RopeKind::kLinear);
   EXPECT_EQ(linear.rope.factor, 2.5);
-  EXPECT_EQ(config(GgufBytes(plain).Add("qwen2.rope.scaling.type", "none")).rope.kind, RopeKind::kDefault);
+  EXPECT_EQ(config(GgufBytes(plain).Add("qwen2.rope.scaling.factor", 2.5f)).rope.kind, RopeKind::kLinear);
+  const GgufBytes none = GgufBytes(plain).Add("qwen2.rope.scaling.type", "none");
+  EXPECT_EQ(config(none).rope.kind, RopeKind::kDefault);
+  EXPECT_EQ(config(GgufBytes(none).Add("qwen2.rope.scaling.factor", 4.0f)).rope.kind, RopeKind::kDefault);
   const auto refused = [&](const GgufBytes& file, const std::string& word) {
     ExpectRefusal([&] { config(file); }, Path().string(), word);
   };

@@ -6,10 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
 #include <future>
+#include <string>
+#include <vector>
 
 #include "runtime/temporary_name.h"
 #include "tests/file_size_limit.h"
@@ -218,10 +221,14 @@ TEST_F(Files, DirectoriesInADirectoryComeAndGoWithIt) {
 // The next program that writes the same output removes the temporary file of a killed one. The file of a program that
 // still writes stays.
 TEST_F(Files, TheNextRunRemovesWhatAKilledOneLeft) {
-  const fs::path output = directory_.path() / "out.json", other = directory_.path() / "out.json2.tmp77";
-  WriteFile(directory_.path() / "out.json.tmp77", "abandoned");
-  WriteFile(directory_.path() / "out.json.tmpnote", "not ours");
+  const fs::path output = directory_.path() / "out.json", abandoned = TemporaryName(output),
+                 other = TemporaryName(directory_.path() / "out.json2"), written = TemporaryName(output);
+  const std::vector<fs::path> of_users = {directory_.path() / "out.json.tmp77",
+                                          directory_.path() / "out.json.tmp-shiftrt-77",
+                                          directory_.path() / "out.json.tmp-shiftrt-77-0123abcd.txt"};
+  WriteFile(abandoned, "abandoned");
   WriteFile(other, "of another output");
+  for (const fs::path& file : of_users) WriteFile(file, "not ours");
   const pid_t child = ::fork();
   if (child == 0) {
     AtomicFile file(output);
@@ -230,26 +237,43 @@ TEST_F(Files, TheNextRunRemovesWhatAKilledOneLeft) {
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  const fs::path left = output.string() + ".tmp" + std::to_string(child);
-  ASSERT_TRUE(fs::exists(left));
+  const auto left = [&] {  // by the child
+    const std::string begin = "out.json.tmp-shiftrt-" + std::to_string(child) + "-";
+    return std::any_of(fs::directory_iterator(directory_.path()), fs::directory_iterator(),
+                       [&](const auto& entry) { return entry.path().filename().string().starts_with(begin); });
+  };
+  ASSERT_TRUE(left());
   {
-    const int alive = ::open((output.string() + ".tmp78").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    const int alive = ::open(written.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     ASSERT_TRUE(LockTemporary(alive));
     WriteFile(output, "whole");
-    EXPECT_TRUE(fs::exists(output.string() + ".tmp78"));
+    EXPECT_TRUE(fs::exists(written));
     ::close(alive);
   }
   EXPECT_EQ(ReadFile(output), "whole");
-  EXPECT_FALSE(fs::exists(left));
-  EXPECT_FALSE(fs::exists(output.string() + ".tmp77"));
+  EXPECT_FALSE(left());
+  EXPECT_FALSE(fs::exists(abandoned));
   WriteFile(output, "again");
-  EXPECT_FALSE(fs::exists(output.string() + ".tmp78"));
-  EXPECT_TRUE(fs::exists(directory_.path() / "out.json.tmpnote"));
+  EXPECT_FALSE(fs::exists(written));
+  for (const fs::path& file : of_users) EXPECT_EQ(ReadFile(file), "not ours") << file;
   EXPECT_TRUE(fs::exists(other));
 }
 
-// Whoever may write to the directory of an output can guess the temporary name.
-TEST_F(Files, ALinkWithTheTemporaryNameIsNotFollowed) {
+// Two programs in containers may have the same number, and two threads of a program have it.
+TEST_F(Files, TwoWritersOfOneFileDoNotShareATemporaryFile) {
+  const fs::path output = directory_.path() / "out.json";
+  AtomicFile first(output);
+  first.Write("first, which is longer");
+  AtomicFile second(output);
+  second.Write("second");
+  first.Commit();
+  EXPECT_EQ(ReadFile(output), "first, which is longer");
+  second.Commit();
+  EXPECT_EQ(ReadFile(output), "second");
+}
+
+// A link with a temporary name of the output, by whoever may write to its directory.
+TEST_F(Files, ALinkWithATemporaryNameIsNotFollowed) {
   const fs::path output = directory_.path() / "out.json", other = directory_.path() / "other";
   WriteFile(other, "keep");
   fs::create_symlink(other, TemporaryName(output));
@@ -271,7 +295,8 @@ TEST_F(Files, HeldTemporariesAreRemovedAtOnce) {
   HoldTemporary(staged);
   RemoveHeldTemporaries();
   EXPECT_EQ(ReadFile(complete), "text");
-  EXPECT_FALSE(fs::exists(TemporaryName(half)));
+  EXPECT_TRUE(std::none_of(fs::directory_iterator(directory_.path()), fs::directory_iterator(),
+                           [](const auto& entry) { return entry.path().filename().string().starts_with("half"); }));
   EXPECT_FALSE(fs::exists(staged));
   ReleaseTemporary(staged);
   fs::create_directory(staged);

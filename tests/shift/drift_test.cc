@@ -102,6 +102,21 @@ TEST_F(Drift, ProjectsOnTheTwoDirectionsOfMostVariance) {
   }
 }
 
+// Each model has fewer points if there are many models: t-SNE takes 2,000 together.
+TEST_F(Drift, FollowsManyModels) {
+  NoProgress progress;
+  const std::vector<DepthPlan> plans(9, Plans().front());
+  std::vector<Batch> batches;
+  for (int64_t tokens = 0; tokens < 1000; tokens += calibration_.heldout.front().size())
+    batches.push_back(calibration_.heldout.front());
+  const DriftReport drift = MeasureDrift(context_, model_.weights, plans, batches, progress, {.count = 100'000});
+  ASSERT_EQ(drift.neighbours.size(), plans.size());
+  for (const auto& points : drift.neighbours) {
+    EXPECT_GT(points.size(), size_t{0});
+    EXPECT_LE(points.size(), size_t{222});
+  }
+}
+
 TEST_F(Drift, NeedsTokens) {
   NoProgress progress;
   EXPECT_THROW(MeasureDrift(context_, model_.weights, Plans(), {}, progress), Error);

@@ -252,6 +252,12 @@ TEST(RSquared, IsZeroForTheMeanAndWhereNothingVaries) {
   EXPECT_EQ(RSquared(Context(), Accumulated(tokens), a.view(), Matrix<double>::Zeros(1, test::kHidden).view()), 0.0);
 }
 
+TEST(RSquared, IsNanWithoutTokens) {
+  const Matrix<double> a = Matrix<double>::Zeros(test::kHidden, test::kHidden),
+                       b = Matrix<double>::Zeros(1, test::kHidden);
+  EXPECT_TRUE(std::isnan(RSquared(Context(), RidgeSums(test::kHidden), a.view(), b.view())));
+}
+
 TEST(Lambda, Parses) {
   EXPECT_EQ(ParseLambda("1e-2").kind, LambdaSpec::Kind::kAbsolute);
   EXPECT_EQ(ParseLambda("1e-2").value, 1e-2);

@@ -309,6 +309,14 @@ TEST_F(SelectionFromText, SearchComparesWholeChoicesWithAdaptersInPlace) {
   for (const BlockPart& part : Select("search:3,unit=half,rank=4,rounds=5").removed)
     places += part.end() - part.begin();
   EXPECT_EQ(places, 3);
+  // A choice by size removes as much as fits.
+  for (const char* share :
+       {"search:0.4,unit=half,rank=4,rounds=9", "search:0.6,unit=half,rank=4,rounds=9,keep=first:1"}) {
+    Quota quota(ParsePrune(share), *model_.weights);
+    for (const BlockPart& part : Select(share).removed)
+      for (int64_t place = part.begin(); place < part.end(); ++place) quota.Take(place);
+    for (int64_t place = quota.first(); place < quota.end(); ++place) EXPECT_FALSE(quota.Admits(place)) << share;
+  }
 }
 
 // From the gradients of all blocks at once, over the text as one batch.

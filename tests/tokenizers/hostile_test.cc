@@ -99,6 +99,38 @@ TEST_F(HostileTokenizer, Components) {
                     "only one token, before the text");
 }
 
+// Each component is a level of calls when text is tokenised, and may make it longer.
+TEST_F(HostileTokenizer, ComponentsWithoutEnd) {
+  const json metaspace = {{"type", "Metaspace"}, {"replacement", "_"}};
+  ExpectJsonRefused("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json(65, metaspace)}},
+                    "65 pretokenizers, at most 64");
+  const json longer = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaaaaaaaa"}};
+  json tokenizer = json::parse(Read(kTokenizerGoldens / "llama3-json" / "tokenizer.json"));
+  tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", json(12, longer)}};
+  ExpectRefused("tokenizer.json", tokenizer.dump(), "makes more than");  // an added token contains it
+  for (json& step : tokenizer["normalizer"]["normalizers"])
+    step = {{"type", "Replace"}, {"pattern", {{"String", "~"}}}, {"content", "~~~~~~~~~~"}};
+  Write("tokenizer.json", tokenizer.dump());
+  const auto read = LoadTokenizer(directory_);
+  EXPECT_THROW(read->Encode("~"), Error);
+  EXPECT_FALSE(read->Encode("b").empty());
+}
+
+// Added tokens may leave ids that no token has, and a model whose vocabulary is larger may choose one of them.
+TEST_F(HostileTokenizer, IdsThatNoTokenHasStandForNoText) {
+  json tokenizer = json::parse(Read(kTokenizerGoldens / "llama3-json" / "tokenizer.json"));
+  const int32_t size = LoadTokenizer(kTokenizerGoldens / "llama3-json")->vocab_size();
+  json added = tokenizer["added_tokens"][0];
+  added["id"] = size + 5;
+  added["content"] = "<far>";
+  tokenizer["added_tokens"].push_back(added);
+  Write("tokenizer.json", tokenizer.dump());
+  const auto read = LoadTokenizer(directory_);
+  EXPECT_EQ(read->vocab_size(), size + 6);
+  EXPECT_EQ(read->Decode(std::vector<int32_t>{size + 2, size + 5, size + 4}), "<far>");
+  EXPECT_THROW(read->Decode(std::vector<int32_t>{size + 6}), Error);
+}
+
 TEST_F(HostileTokenizer, Patterns) {
   const auto refused = [&](const std::string& pattern, const std::string& message) {
     ExpectJsonRefused("/pre_tokenizer/pretokenizers/0/pattern/Regex", pattern, message);

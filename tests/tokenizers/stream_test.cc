@@ -51,6 +51,23 @@ TEST(StreamingDecoder, HoldsBackUnfinishedCharacters) {
   EXPECT_EQ(Stream("\xF0\x9F\x98\x80!"), (Pieces{"", "", "", "\xF0\x9F\x98\x80", "!", ""}));
 }
 
+// The prompt may end within a character, which the reply completes.
+TEST(DecodeReply, BeginsWithTheCharacterThatThePromptBegan) {
+  const Bytes tokenizer;
+  const auto reply = [&](const std::string& prompt, const std::string& text) {
+    return DecodeReply(tokenizer, tokenizer.Encode(prompt), tokenizer.Encode(text));
+  };
+  EXPECT_EQ(reply("a", "b"), "b");
+  EXPECT_EQ(reply("a\xC3", "\xA9"), "\xC3\xA9");
+  EXPECT_EQ(reply("\xC3",
+                  "\xA9"
+                  "abc"),
+            "\xC3\xA9"
+            "abc");
+  EXPECT_EQ(reply("\xF0\x9F\x99", "\x82"), "\xF0\x9F\x99\x82");
+  EXPECT_EQ(reply("a\xC3", ""), "\xEF\xBF\xBD");
+}
+
 TEST(StreamingDecoder, ReplacesWhatNeverFinishes) {
   EXPECT_EQ(Stream("a\xF0\x9F"), (Pieces{"a", "", "", "\xEF\xBF\xBD"}));
   EXPECT_EQ(Stream("\xE4\xBD"

@@ -160,6 +160,33 @@ TEST_F(Cli, EvalRefusesWhatItCannotDo) {
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", Path("model")}), 1, "piqa_validation*.jsonl");
   WriteText(dir_ / "bad.jsonl", "{\"goal\": \"g\", \"sol1\": \"a\"}\n");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", "piqa=" + Path("bad.jsonl")}), 1, "bad.jsonl:1");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", "PIQA=" + Path("bad.jsonl")}), 2,
+               "is neither a directory nor TASK=FILE");
+}
+
+// The cache is a convenience: where it cannot be written, the evaluation is made without it.
+TEST_F(Cli, EvalDoesWithoutACache) {
+  WriteText(dir_ / "file", "");
+  ::setenv("XDG_CACHE_HOME", Path("file").c_str(), 1);
+  const Outcome outcome = Command("eval", {"--tasks", "piqa", "--data", EvalData()});
+  ::unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("XDG_CACHE_HOME"), std::string::npos) << outcome.err;
+}
+
+// A result that cannot be written costs no second evaluation.
+TEST_F(Cli, AJournalStaysUntilTheResultsAreWritten) {
+  WriteText(dir_ / "file", "");
+  const std::vector<std::string> options = {"--tasks",   "piqa",          "--data",   EvalData(),
+                                            "--journal", Path("journal"), "--report", Path("page")};
+  fs::create_directories(dir_ / "page/index.html");  // a directory in the place of the page
+  EXPECT_EQ(Command("eval", options).status, 1);
+  EXPECT_TRUE(fs::exists(dir_ / "journal"));
+  fs::remove_all(dir_ / "page");
+  const Outcome again = Command("eval", options);
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_NE(again.err.find("they are not scored again"), std::string::npos) << again.err;
+  EXPECT_FALSE(fs::exists(dir_ / "journal"));
 }
 
 // SIGKILL at several points of an evaluation of some twenty-five batches; the last line of the journal is then torn,

@@ -290,7 +290,34 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
   ASSERT_EQ(timed.status, 0) << timed.err;
   EXPECT_NE(timed.out.find("of about"), std::string::npos) << timed.out;
   EXPECT_FAILS(Call(run("x", "soon")), 2, "--recover: \"soon\"");
+  for (const bool named : {false, true}) {  // held-out samples of a text that is learnt from
+    std::vector<std::string> options = {"--calib", Path("calibration.txt:16x64"), "--lra", "4", "--recover", "1s"};
+    if (named) options.insert(options.end(), {"--recover-text", Path("calibration.txt")});
+    EXPECT_FAILS(Command("run", options), 2, "so its held-out samples are no test");
+  }
   EXPECT_FAILS(Call(run("x", "tokens=0")), 2, "--recover: \"tokens=0\"");
+}
+
+// The checkpoint lies beside the directory that is saved, whose parent may not be there yet.
+TEST_F(FinetuneCli, TheDirectoryOfTheCheckpointIsMade) {
+  const Outcome made = Finetune({"--steps", "2"}, "new/below/tuned");
+  ASSERT_EQ(made.status, 0) << made.err;
+  EXPECT_TRUE(fs::exists(dir_ / "new/below/tuned/shiftrt.json"));
+}
+
+TEST_F(FinetuneCli, TheModelItselfIsNotSavedOver) {
+  const Outcome refused =
+      Call({"finetune", "--model", Path("model"), "--calib", Path("calibration.txt"), "--save", Path("model")});
+  EXPECT_FAILS(refused, 2, "this is the model itself");
+  EXPECT_EQ(refused.out, "");
+}
+
+// The type that weights are converted to decides what is learnt, and the fingerprint does not tell it.
+TEST_F(FinetuneCli, ACheckpointBelongsToATypeOfWeights) {
+  const std::vector<std::string> options = {"--adapters", "frozen,trainable", "--dtype", "bfloat16"};
+  std::ofstream(dir_ / "tuned.checkpoint-trainable") << "not a checkpoint";  // stops the command behind the first one
+  EXPECT_FAILS(Finetune(options), 1, "tuned.checkpoint-trainable");
+  EXPECT_FAILS(Finetune({"--adapters", "frozen,trainable"}), 1, "dtype");
 }
 
 TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {

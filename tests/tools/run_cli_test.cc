@@ -212,6 +212,12 @@ TEST_F(Cli, WithoutHeldOutSamplesThereIsNoR2OfThem) {
   EXPECT_TRUE(ReadJson("r.json")["sites"][0]["r2_heldout"].is_null());
 }
 
+TEST_F(Cli, AGateWithoutHeldOutTextIsRefusedBeforeTheFit) {
+  const Outcome refused = Run({"--prune", "reverse*:1", "--gate", "--calib", Path("calibration.txt:1x64")});
+  EXPECT_FAILS(refused, 2, "--gate: it needs held-out calibration text");
+  EXPECT_EQ(refused.out.find("layers removed"), std::string::npos) << refused.out;
+}
+
 TEST_F(Cli, AFullDiskFailsTheSaveAndLeavesNothing) {
   const FileSizeLimit limit(20000);  // the program inherits it
   EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "4", "--save", Path("new/saved"), "--save-weights"}), 1,

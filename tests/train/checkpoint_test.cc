@@ -23,7 +23,7 @@ class CheckpointTest : public testing::Test {
   ~CheckpointTest() override { fs::remove(file_); }
 
   static void Write(const CheckpointFile& checkpoint, const TrainingState& state) {
-    checkpoint.Write(state.numbers(), state.history);
+    checkpoint.Write({state.values, state.first, state.second, state.best}, state.history);
   }
   static TrainingState State(float of, int64_t count = 3) {
     TrainingState state;

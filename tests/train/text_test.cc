@@ -100,6 +100,23 @@ TEST_F(TrainingTextTest, OfOneDocumentWindowsAreSequences) {
   EXPECT_EQ(texts.training.targets(), std::ssize(texts.training.tokens) - 9);
 }
 
+// A fifth of the sequences may be held out, also where they are of few documents.
+TEST_F(TrainingTextTest, OfFewLongDocumentsAFifthIsHeldOut) {
+  std::string lines;
+  for (int i = 0; i < 4; ++i) lines += "{\"text\": \"" + std::string(2000, static_cast<char>('a' + i)) + "\"}\n";
+  FinetuneSettings settings = Write("few.jsonl", lines);
+  settings.length = 10;
+  settings.divide = true;
+  settings.validation = 30;
+  const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_);
+  EXPECT_EQ(texts.validation.sequences(), 30);
+  EXPECT_EQ(texts.training.tokens.size(), size_t{6000});
+  EXPECT_NE(texts.accounting.find("1700 tokens of partly taken documents left out"), std::string::npos)
+      << texts.accounting;
+  settings.validation = 1000;
+  EXPECT_EQ(LoadTrainingTexts(settings, tokenizer_).validation.sequences(), 40);  // 8,000 bytes, 200 sequences about
+}
+
 TEST_F(TrainingTextTest, ALongDocumentIsDivided) {
   std::string lines, all;
   for (int i = 0; i < 20; ++i) {

@@ -233,12 +233,6 @@ std::string Run::Str(const Value& value) {
   return out;
 }
 
-std::string Run::Repr(const Value& value) {
-  std::string out;
-  AppendRepr(value, out);
-  return out;
-}
-
 std::shared_ptr<const Sequence> Run::Iterate(const Value& value) {
   std::vector<Value> items;
   if (const auto* sequence = std::get_if<std::shared_ptr<const Sequence>>(&value)) {

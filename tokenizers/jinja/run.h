@@ -53,9 +53,8 @@ struct Run {
   // The text of a str. Throws for another type, and for a text marked safe, whose methods would keep the mark.
   const std::string& ExpectText(const Value& value, std::string_view what) const;
   int64_t ExpectInteger(const Value& value, std::string_view what) const;
-  // str(value), as it is printed. repr(value) differs for texts.
+  // str(value), as it is printed.
   std::string Str(const Value& value);
-  std::string Repr(const Value& value);
 
   // The elements that a loop over `value` visits. A generator is used up.
   std::shared_ptr<const Sequence> Iterate(const Value& value);
@@ -80,6 +79,7 @@ struct Run {
 
  private:
   void AppendStr(const Value& value, std::string& out);
+  // Appends repr(value), which differs from str(value) for texts.
   void AppendRepr(const Value& value, std::string& out);
   std::optional<Value> PythonAttribute(const Value& value, std::string_view name);
   Value LoopAttribute(const Loop& loop, std::string_view name) const;

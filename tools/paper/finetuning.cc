@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/paper/finetuning.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "runtime/check.h"
 
 namespace shiftrt {
