@@ -3,7 +3,7 @@
 
     pip install torch==2.6.0 transformers==5.23.0 colorama tqdm pyyaml
     git clone https://github.com/mts-ai/ReplaceMe; git clone https://github.com/jiwonsong-dev/SLEB    # and so on
-    bench/rivals/methods.py --shiftrt build/release/bin/shiftrt --model SmolLM2-135M-Instruct --calib c4_long.jsonl \\
+    bench/rivals/methods.py --shiftrt build/release/bin/shiftrt --model SmolLM2-135M-Instruct --calib c4-long.jsonl \\
         --text c4.txt --text wiki.test.raw --shortgpt ShortGPT --llm-streamline LLM-Streamline --sleb SLEB \\
         --replaceme ReplaceMe --linearpatch LinearPatch --rounds 3 --json result.json
 
