@@ -74,10 +74,12 @@ Thrift Thrift::ReadValue(ByteReader& in, int type, int depth, int64_t& budget) {
   switch (type) {
     case kTrue:
     case kFalse:
-    case kByte:
+    case kByte: {
+      const int64_t byte = in.Byte();
       value.kind_ = Kind::kInteger;
-      value.integer_ = static_cast<int8_t>(in.Byte());
+      value.integer_ = byte < 128 ? byte : byte - 256;
       return value;
+    }
     case kInt16:
     case kInt32:
     case kInt64:
