@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/kept_fit.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -42,9 +43,13 @@ ShiftResult Load(const ShiftJob& job, const fs::path& directory, const std::stri
   return result;
 }
 
-// True for the name of a file or directory that is kept here, by this code or as the checkpoint of a training.
+// True for the name of a file or directory that is kept here: by this code, or by the Python package as the checkpoint
+// of a training, whose name begins with 16 digits of a hash.
 bool IsKept(std::string_view name) {
-  return name.starts_with(kReport) || name == kCorrected || name == kMerged || name.find(".checkpoint") != name.npos;
+  constexpr size_t kDigits = 16;
+  const size_t digits = std::min(name.find_first_not_of("0123456789abcdef"), name.size());
+  return name.starts_with(kReport) || name == kCorrected || name == kMerged ||
+         (digits == kDigits && name.substr(kDigits).starts_with(".checkpoint"));
 }
 
 // Throws UsageError for a directory that holds something else: what is in it is removed when a fit is kept.

@@ -2,6 +2,7 @@
 #include "eval/journal.h"
 
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "runtime/check.h"
 #include "runtime/json.h"
@@ -19,7 +20,8 @@ std::vector<std::filesystem::path> FilesOf(const std::filesystem::path& file) {
   std::vector<std::filesystem::path> files;
   const std::string name = file.filename().string();
   const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, none)) {
     const std::string other = entry.path().filename().string();
     if (other == name || other.starts_with(name + kOfProcess)) files.push_back(file.parent_path() / other);
   }

@@ -79,7 +79,8 @@ struct CommonOptions {
 CLI::Validator FileOutput();
 CLI::Validator DirectoryOutput();
 
-// Throws Error if `save` is the directory of the model itself, which the result would replace. Called before the work.
+// Throws UsageError if `save` is the directory of the model itself, which the result would replace. Called before the
+// work.
 void RefuseSavingOver(const LanguageModel& model, const std::filesystem::path& save);
 
 // Ids separated by white space or commas. Throws UsageError for anything else.

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "engine/gradients.h"
 #include "runtime/random.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
@@ -208,6 +209,7 @@ class Search {
 }  // namespace
 
 void PlugSearch(const CriterionTask& task) {
+  CheckGradientType(task.input.context, *task.input.weights);  // not after the pass
   PlugBlocks(task);
   PlugWindow(task);
   PlugCorrections(task);
