@@ -108,10 +108,14 @@ std::string DeviceLines() {
   const std::string& why_not = gpu::WhyUnavailable();
   if (!why_not.empty()) return lines + fmt::format("no GPU: {}\n", why_not);
   for (int gpu = 0; gpu < gpu::DeviceCount(); ++gpu) {
-    const gpu::DeviceInfo info = gpu::QueryDevice(gpu);
-    lines += fmt::format("cuda:{}: {}, compute capability {}.{}, {} of {} of memory free\n", gpu, info.name, info.major,
-                         info.minor, Scaled(static_cast<double>(info.free_bytes), "B"),
-                         Scaled(static_cast<double>(info.memory_bytes), "B"));
+    try {
+      const gpu::DeviceInfo info = gpu::QueryDevice(gpu);
+      lines += fmt::format("cuda:{}: {}, compute capability {}.{}, {} of {} of memory free\n", gpu, info.name,
+                           info.major, info.minor, Scaled(static_cast<double>(info.free_bytes), "B"),
+                           Scaled(static_cast<double>(info.memory_bytes), "B"));
+    } catch (const Error& error) {  // an old GPU beside others
+      lines += fmt::format("cuda:{}: {}\n", gpu, error.what());
+    }
   }
   return lines;
 }

@@ -89,9 +89,6 @@ class CudaCall {
   };
   void Attend(const Attention& a);
 
- protected:
-  gpu::SplitScratch shares_;
-
  private:
   bool ExtendRopes(int64_t positions) {
     bool moved = false;
@@ -105,6 +102,9 @@ class CudaCall {
   gpu::DeviceBuffer<int32_t> numbers_;
   const CudaKv* cache_ = nullptr;
   Step step_;
+
+ protected:
+  gpu::SplitScratch shares_;  // freed before device_, whose stream it was allocated in
 };
 
 }  // namespace shiftrt

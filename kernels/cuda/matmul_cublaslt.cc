@@ -120,6 +120,10 @@ struct Products::Impl {
     check(library.preference_create(&preference));
     const size_t bytes = kWorkspaceBytes;
     check(library.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes)));
+    // Where the depth is divided, the parts are added up in float32, and before y is added.
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    check(library.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                 sizeof(reductions)));
     const auto [w_bytes, x_bytes, y_bytes] = key.alignments;
     for (const auto& [attribute, alignment] : {std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, w_bytes},
                                                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_bytes},

@@ -334,16 +334,6 @@ void ReportNoCluster(int status, const char* kernel);
 // True if a launch on the stream's device may start before the previous one has ended: on compute capability 9.0,
 // unless the environment variable SHIFTRT_CUDA_OVERLAP is 0.
 bool LaunchesOverlap(Stream stream);
-// True if the code for such a device contains the wait. Code built for an older architecture, which the driver
-// translates, does not.
-constexpr bool kKernelsWait = [] {
-  bool all = true;
-  for (const int architecture : {__CUDA_ARCH_LIST__}) {
-    if (architecture == 900) return true;
-    all = all && architecture > 900;
-  }
-  return all;
-}();
 
 // A launch first allows the next launch to start, as far as there is room, and then waits, unless the kernel does
 // either itself. The wait returns when all earlier launches have ended and their writes are visible, so kernels need no
@@ -366,24 +356,30 @@ constexpr int SharedKiBOn90(int percent) {
   return 228;
 }
 
-// Asks for what a kernel may not have without asking, once per kernel and device. Two threads that ask at the same time
-// ask for the same. All kernels ask for one division of a multiprocessor's memory into shared memory and L1, because it
-// changes only when the multiprocessor is idle, and the blocks of the next kernel are to start before. It is the one
-// that holds a block of the adapter's cluster beside two of a matrix-vector product and leaves 60 KiB of L1.
+// Asks for what a kernel may not have without asking, once per kernel and device. Returns whether its code contains the
+// wait: code built for an architecture below 9.0, which the driver translates, does not. Two threads that ask at the
+// same time ask for the same. All kernels ask for one division of a multiprocessor's memory into shared memory and L1,
+// because it changes only when the multiprocessor is idle, and the blocks of the next kernel are to start before. It is
+// the one that holds a block of the adapter's cluster beside two of a matrix-vector product and leaves 60 KiB of L1.
 template <typename K>
-void AskForResources(Stream stream) {
-  constexpr int kClusterWithoutAsking = 8, kPercentShared = 85;
+bool AskForResources(Stream stream) {
+  constexpr int kClusterWithoutAsking = 8, kPercentShared = 85, kHasWait = 90;
   static_assert(SharedKiBOn90(kPercentShared) == 196);
-  static std::atomic<uint64_t> asked = 0;
+  static std::atomic<uint64_t> asked = 0, waits = 0;
   const uint64_t bit = uint64_t{1} << (stream.device % 64);
-  if ((asked.load() & bit) != 0 && stream.device < 64) return;
+  if ((asked.load() & bit) != 0 && stream.device < 64) return (waits.load() & bit) != 0;
   const auto ask = [](cudaFuncAttribute attribute, int value) {
     CheckLaunch(cudaFuncSetAttribute(Entry<K>, attribute, value), __PRETTY_FUNCTION__);
   };
   ask(cudaFuncAttributeMaxDynamicSharedMemorySize, MostSharedBytes<K>());
   ask(cudaFuncAttributePreferredSharedMemoryCarveout, kPercentShared);
   if constexpr (ClusterBlocks<K>() > kClusterWithoutAsking) ask(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  cudaFuncAttributes attributes{};
+  CheckLaunch(cudaFuncGetAttributes(&attributes, Entry<K>), __PRETTY_FUNCTION__);
+  const bool has_wait = attributes.ptxVersion >= kHasWait;
+  if (has_wait) waits.fetch_or(bit);
   asked.fetch_or(bit);
+  return has_wait;
 }
 
 // The attributes of a launch refer to this object. `overlaps`: the launch may start before the previous one has ended.
@@ -424,8 +420,8 @@ class LaunchConfig {
 template <typename K>
 void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
   UseDeviceOf(stream);
-  AskForResources<K>(stream);
-  const LaunchConfig<K> config(stream, grid, kKernelsWait && LaunchesOverlap(stream));
+  const bool waits = AskForResources<K>(stream);
+  const LaunchConfig<K> config(stream, grid, waits && LaunchesOverlap(stream));
   CheckLaunch(cudaLaunchKernelEx(config.get(), Entry<K>, args), __PRETTY_FUNCTION__);
 }
 

@@ -88,6 +88,7 @@ void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
   return emu::Allocate(bytes, stream.device);
 }
 void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
+void ReleaseFreed(Stream) {}
 
 namespace {
 

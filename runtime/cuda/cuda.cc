@@ -32,7 +32,10 @@ int MajorCapability(int device) {
 std::string WhyTooOld(int device) {
   const int major = MajorCapability(device);
   if (major >= kLowestMajor) return "";
-  return fmt::format("GPU {} has compute capability {}.x; {}.0 is the lowest supported", device, major, kLowestMajor);
+  return fmt::format(
+      "GPU {} has compute capability {}.x; {}.0 is the lowest supported (the environment variable CUDA_VISIBLE_DEVICES "
+      "can hide it)",
+      device, major, kLowestMajor);
 }
 
 std::string FindWhyUnavailable() {
@@ -150,13 +153,31 @@ void Replay(Stream stream, CUgraphExec_st* recorded) {
 }
 void Forget(CUgraphExec_st* recorded) noexcept { cudaGraphExecDestroy(recorded); }
 
+void ReleaseFreed(Stream stream) {
+  UseDeviceOf(stream);
+  Synchronize(stream);
+  cudaMemPool_t pool = nullptr;
+  CheckCuda(cudaDeviceGetDefaultMemPool(&pool, stream.device));
+  CheckCuda(cudaMemPoolTrimTo(pool, 0));
+}
+
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
   if (bytes == 0) return nullptr;
   UseDeviceOf(stream);
   void* p = nullptr;
-  const cudaError_t status = cudaMallocAsync(&p, static_cast<size_t>(bytes), stream.handle);
+  // The errors that are cleared are handled here and must not be reported again.
+  const auto allocate = [&] {
+    const cudaError_t status = cudaMallocAsync(&p, static_cast<size_t>(bytes), stream.handle);
+    if (status == cudaErrorMemoryAllocation) cudaGetLastError();
+    return status;
+  };
+  cudaError_t status = allocate();
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // clears the error: it is reported here and must not be reported again
+    // Freed memory of the pool may lie in pieces that are too small, or wait for work of the stream.
+    ReleaseFreed(stream);
+    status = allocate();
+  }
+  if (status == cudaErrorMemoryAllocation) {
     const DeviceInfo info = QueryDevice(stream.device);
     throw OutOfMemory(what, bytes, info.free_bytes, info.memory_bytes);
   }
@@ -164,7 +185,12 @@ void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
   return p;
 }
 
-void FreeDevice(Stream stream, void* p) noexcept { cudaFreeAsync(p, stream.handle); }
+void FreeDevice(Stream stream, void* p) noexcept {
+  if (cudaFreeAsync(p, stream.handle) == cudaSuccess) return;
+  // The stream takes no free while another thread records its launches. This one waits for the device instead.
+  cudaGetLastError();
+  cudaFree(p);
+}
 
 static void CopyIn(Stream stream, void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
   UseDeviceOf(stream);

@@ -99,6 +99,9 @@ std::string WhyLaunchGraphRefused();
 // Allocates from the device's stream-ordered pool. Throws OutOfMemory that states `what`, `bytes` and what is free.
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what);
 void FreeDevice(Stream stream, void* p) noexcept;
+// Waits for the stream, and gives freed memory of its device's pool back to the driver, for libraries that allocate
+// outside the pool.
+void ReleaseFreed(Stream stream);
 void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes);
 // Returns when the copy is complete.
 void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes);

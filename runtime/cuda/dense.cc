@@ -92,7 +92,8 @@ int Fetch(Stream stream, const DeviceBuffer<int>& info) {
 
 struct Dense::Impl : Handles {
   explicit Impl(Stream on) : Handles(on.device), stream(on) {
-    UseDeviceOf(stream);
+    // Sums over calibration text may have filled the GPU before the first solve.
+    ReleaseFreed(stream);
     libraries.CheckBlas(libraries.blas_create(&blas), "its start");
     libraries.CheckBlas(libraries.blas_set_stream(blas, stream.handle), "its start");
     libraries.CheckSolver(libraries.solver_create(&solver), "its start");

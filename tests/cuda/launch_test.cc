@@ -14,7 +14,7 @@ namespace {
 
 // The attributes of the last query or launch, and the answers of the runtime.
 std::map<cudaLaunchAttributeID, cudaLaunchAttributeValue> attributes;
-int queries = 0, reports = 0, clusters = 0;
+int queries = 0, reports = 0, clusters = 0, ptx_version = 90;
 cudaError_t answer = cudaSuccess;
 
 void Keep(const cudaLaunchConfig_t* config) {
@@ -37,6 +37,10 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, v
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
+  of->ptxVersion = ptx_version;
+  return cudaSuccess;
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 // nvcc's code for the host calls these.
 void** __cudaRegisterFatBinary(void*) { return nullptr; }
@@ -86,6 +90,18 @@ TEST(LaunchOfACluster, IsAskedAboutWithoutTheAttributeOfOverlap) {
   EXPECT_EQ(attributes.at(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed,
             1);
   EXPECT_EQ(attributes.at(cudaLaunchAttributeClusterDimension).clusterDim.x, 16);
+}
+
+// Code that was built for an older architecture waits for nothing, so that its launches must not overlap.
+TEST(LaunchOfACluster, CodeWithoutTheWaitDoesNotOverlap) {
+  ptx_version = 80;
+  const Stream stream = NextDevice();
+  for (int launch = 0; launch < 2; ++launch) {
+    ApplyLowRankLraInCluster(stream, kSmall, nullptr);
+    EXPECT_EQ(attributes.count(cudaLaunchAttributeProgrammaticStreamSerialization), 0);
+    EXPECT_EQ(attributes.count(cudaLaunchAttributeClusterDimension), 1);
+  }
+  ptx_version = 90;
 }
 
 TEST(LaunchOfACluster, AnErrorIsReportedOnceAndNoRoomIsNone) {
