@@ -147,7 +147,7 @@ class ExchangedAdder : public RidgeAdder {
 
   void Add(const Held& held) {
     count_.Check(held.products, held.weights);
-    count_.Add(held.delta.count());
+    count_.Add(held.delta.count(), held.weights);
     sums_->Add(held.inputs, held.delta, held.weights);
   }
 

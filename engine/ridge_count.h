@@ -26,7 +26,7 @@ class RidgeCount {
       throw NotFinite(fmt::format("calibrating layer {}: {}", site_.name, error.what()));
     }
   }
-  void Add(int64_t tokens) { tokens_ += tokens; }
+  void Add(int64_t rows, std::span<const double> weights) { tokens_ += CountedRows(rows, weights); }
   void Store() {
     site_.into.totals.tokens = tokens_;
     site_.into.totals.delta_squares = delta_squares_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tally.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/exchanged_tally.h"
@@ -64,11 +65,14 @@ class OwnRidgeAdder : public RidgeAdder {
     turn_ = (turn_ + 1) % pending_.size();
     count_.Check(products.Take(), {});
     products.Start(rows.stream, rows.delta);
-    count_.Add(rows.stream.count());
-    if (!weights) return sums_->Add(rows.inputs, rows.delta, {});
+    if (!weights) {
+      count_.Add(rows.stream.count(), {});
+      return sums_->Add(rows.inputs, rows.delta, {});
+    }
     const std::vector<RowProducts> now = products.Take();
     const std::vector<double> weighted = weights(now);
     count_.Check(now, weighted);
+    count_.Add(rows.stream.count(), weighted);
     sums_->Add(rows.inputs, rows.delta, weighted);
   }
 
@@ -98,6 +102,10 @@ double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::
     sum += weights.empty() ? row.bb : weights[t] * row.bb;
   }
   return sum;
+}
+
+int64_t CountedRows(int64_t rows, std::span<const double> weights) {
+  return weights.empty() ? rows : std::count_if(weights.begin(), weights.end(), [](double w) { return w > 0; });
 }
 
 SharedItems WhereSumsAre(const Context& context, std::span<const RidgeMatrices* const> sums) {

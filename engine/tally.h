@@ -28,7 +28,7 @@ class RowExchange;
 
 // The tokens that the sums of a site are of.
 struct RidgeTotals {
-  int64_t tokens = 0;
+  int64_t tokens = 0;         // those of a weight above 0
   double delta_squares = 0;   // the sum of the weighted squares of the updates
   std::optional<int> holder;  // the only process that has the sums, of a model that is split; none: all have them
 };
@@ -41,6 +41,9 @@ struct RidgeMatrices {
 };
 // A loop over sums: each item is worked on in one process that has the sums.
 SharedItems WhereSumsAre(const Context& context, std::span<const RidgeMatrices* const> sums);
+
+// The number of rows of a weight above 0; without weights that of all rows.
+int64_t CountedRows(int64_t rows, std::span<const double> weights);
 
 // Sum of the squares of the second rows, weighted where there are weights. Throws Error naming a row that is not
 // finite.

@@ -115,10 +115,13 @@ class Sweeper {
         SelectLayers(axes_.prunes, {job_.context, job_.model.weights, &set.fit, seed}, job_.progress);
     SumsByWeighting sums = EmptySums(selections);
     const std::vector<Batch> all = std::move(set.fit);
+    // Sizes beyond a short text give one row, that of all of it.
+    const auto available = static_cast<int64_t>(all.size());
+    const bool is_short = available < CountCalibration(sizes_.back(), 1, 1).fit_samples;
     int64_t done = 0;
     for (int64_t samples : sizes_) {
-      const int64_t fitted = std::min(CountCalibration(samples, 1, 1).fit_samples, static_cast<int64_t>(all.size()));
-      if (fitted == done) continue;  // the text has no more
+      const int64_t fitted = std::min(CountCalibration(samples, 1, 1).fit_samples, available);
+      if (is_short && done == available) continue;
       done = fitted;
       set.fit.assign(all.begin(), all.begin() + fitted);
       set.fit_tokens = 0;

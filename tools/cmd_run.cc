@@ -162,6 +162,12 @@ Json RecoveryJson(const FinetunedModel& recovered, std::vector<Section>& section
   return TrainingJson(outcome);
 }
 
+// True for a recipe that chooses something by the loss on held-out samples of the calibration text.
+bool ChoosesByHeldOut(const Recipe& recipe) {
+  return recipe.gate || recipe.heal != Heal::kOff || recipe.correction == "auto" ||
+         recipe.lambda.kind == LambdaSpec::Kind::kHoldout;
+}
+
 int Plan(const RunOptions& options, const Recipe& recipe) {
   std::vector<std::string> besides;
   if (!options.evaluation.tasks.empty()) besides.emplace_back("--eval");
@@ -202,6 +208,11 @@ int Run(const RunOptions& options) {
     FailUsage(
         "--recover learns from the whole calibration text, so its held-out samples are no test; give another text with "
         "--text FILE, or one to learn from with --recover-text FILE");
+  if (heldout.of_calibration && ChoosesByHeldOut(recipe))
+    fmt::print(
+        stderr,
+        "shiftrt: the perplexities are of the held-out samples by which this recipe chooses, so that they are no "
+        "independent test; --text FILE measures another text\n");
   Limit(options.comparison.text_tokens, model, settings.protocol, heldout);
   const auto progress = options.common.MakeProgress();
 

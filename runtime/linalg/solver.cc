@@ -67,9 +67,8 @@ class HostSolver : public Solver {
 
   std::vector<double> Eigen(Array& a) override {
     const int n = lapack::ToInt(a.rows()), query = -1;
-    constexpr int kMost = 32'764;  // dsyevd's workspace of 1 + 6 n + 2 n^2 numbers is counted in 32 bits
-    Check(n <= kMost, "an eigendecomposition of a side of {} on the CPU, at most {}; a fixed --lambda needs none", n,
-          kMost);
+    Check(n <= kMostEigen, "an eigendecomposition of a side of {} on the CPU, at most {}; a fixed --lambda needs none",
+          n, kMostEigen);
     std::vector<double> values(n);
     double* const matrix = HostArray::Of(a).data;
     CheckFinite(HostArray::Of(a));  // with other values the iteration might not terminate

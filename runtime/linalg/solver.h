@@ -38,6 +38,9 @@ struct Scales {
   double alpha = 1, beta = 0;
 };
 enum class Side { kLeft, kRight };
+// The largest side of an eigendecomposition on the host: LAPACK's dsyevd counts its workspace of 1 + 6 n + 2 n^2
+// numbers in 32 bits.
+inline constexpr int64_t kMostEigen = 32'764;
 
 // Shapes must match. Of symmetric arrays only the upper triangle is read. Throws OutOfMemory if the solver's memory is
 // too small.
@@ -72,7 +75,7 @@ class Solver : public std::enable_shared_from_this<Solver> {
   // downloaded for it.
   virtual bool CholeskySolve(Array& a, Array& b, double* rcond) = 0;
   // Eigenvalues of symmetric a, ascending; eigenvector j goes to row j of a. Throws Error if the iteration does not
-  // converge.
+  // converge, and on the host for a side above kMostEigen.
   virtual std::vector<double> Eigen(Array& a) = 0;
   // Reduces symmetric a to tridiagonal form.
   virtual Tridiagonal Tridiagonalize(Array& a) = 0;

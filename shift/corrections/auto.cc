@@ -199,7 +199,7 @@ class Search {
   }
 
   // Why a correction cannot be fitted in a walk; empty where it can.
-  std::string WhyNot(const char* correction, SiteInput input) const {
+  std::string WhyNot(const char* correction, SiteInput input, const LambdaSpec& lambda) const {
     const ModelConfig& config = job_.model.weights->config;
     if (removed_.front().begin() == 0 && input == SiteInput::kActivation)
       return fmt::format("layer {} is removed, and there is no block before it", Name(removed_.front()));
@@ -208,11 +208,7 @@ class Search {
     if (options_.ridge.penalize_bias) used = used | SettingSet{Setting::kPenalizedBias};
     if (std::string why = WhyRefused(FindCorrection(correction), used); !why.empty()) return why;
     const int64_t width = std::max(kOutputProjection.Width(input, config), kDownProjection.Width(input, config));
-    const int64_t taken = WalkBytes(width, config.hidden), room = UsableMemory(job_.context);
-    if (taken > room)
-      return fmt::format("a fit of {} takes {} MiB of memory, and {} MiB may be used", correction, taken >> 20,
-                         room >> 20);
-    return "";
+    return WhyNoWalk(job_.context, width, config.hidden, lambda);
   }
 
   std::vector<FitRecipe> RecipesInWalks(const FitRecipe& best) {
@@ -224,7 +220,7 @@ class Search {
       }
     for (const auto& [name, input] :
          {std::pair("refit", SiteInput::kActivation), std::pair("joint", SiteInput::kStreamAndActivation)}) {
-      if (const std::string why = WhyNot(name, input); !why.empty()) {
+      if (const std::string why = WhyNot(name, input, best.lambda); !why.empty()) {
         best_.untried.push_back(fmt::format("{}: {}", name, why));
         continue;
       }

@@ -21,6 +21,8 @@ namespace shiftrt {
 
 namespace {
 
+// The least reciprocal condition number of a Cholesky factorization that is trusted.
+constexpr double kRounding = 1e-14;
 // I + A is singular to the precision of the weights where its reciprocal condition number is lower than this.
 constexpr double kLeastCondition = 1e-5;
 // The factor by which lambda grows until I + A is not singular, and how often it may grow.
@@ -48,7 +50,7 @@ RidgeSums MetricOfStream(const Context& context, const RidgeSums& sums, double l
   Matrix<double> activations(width, width);
   for (int64_t i = 0; i < width; ++i) std::copy_n(solved.row(i) + d, width, activations.row(i));
   double rcond = 0;
-  if (linalg::CholeskySolve(context, activations.view(), side.view(), &rcond) && rcond > 0)
+  if (linalg::CholeskySolve(context, activations.view(), side.view(), &rcond) && rcond >= kRounding)
     linalg::Gemm(context, true, false, -1.0, cross.view(), side.view(), 1.0, metric.view().Rows(0, d).Cols(0, d));
   metric(d, d) = 1;  // a token at the mean
   return RidgeSums::FromSums(std::move(metric), Matrix<double>::Zeros(d + 1, d), 0, sums.tokens());
@@ -99,6 +101,12 @@ class JointFit {
       stream.a = a.Clone();
       stream.b = solution.b.Clone();
       joint.lra = MakeLra(stream);
+      if (options_.spectra != Spectra::kNever) {
+        const RidgeSums metric = MetricOfStream(context_, sums_.fit, solution.lambda);
+        joint.squares = SquaredSpectrum({context_, metric, stream, options_.factorization});
+        if (options_.spectra == Spectra::kNow)
+          CompleteSpectrum(std::exchange(joint.squares, {}), joint.singular_values);
+      }
     } else {
       Truncate(a, solution, joint);
     }

@@ -106,6 +106,10 @@ ArrayPtr SolveSpectral(Solver& solver, Spectrum& spectrum, double lambda) {
 
 // Generalised cross-validation, N RSS / (N - edf)^2 (Golub, Heath, Wahba 1979), as a function of lambda. Residual and
 // N - edf are sums of positive terms, so that neither cancels when lambda is small or N <= d.
+//
+// A token that repeats another in input and update, such as the same first token of two samples, has no error of its
+// own. Where the map can explain all tokens, such repetitions are not counted: with them N - edf would stay above 0 as
+// lambda goes to 0, and the residual would not, so that the lowest lambda had the best score.
 class GcvScore {
  public:
   GcvScore(Solver& solver, const NormalEquations& equations, const Spectrum& spectrum)
@@ -118,7 +122,12 @@ class GcvScore {
       explained += explained_.back();
     }
     unexplained_ = std::max(0.0, equations.delta_squares - explained);
-    spare_ = tokens_ - static_cast<double>(equations.free + static_cast<int64_t>(values_.size()));
+    const int64_t used = equations.free + static_cast<int64_t>(values_.size());
+    constexpr double kNothing = 1e-6;  // as a share of the squares; what is left is rounding
+    const bool explains_all =
+        equations.tokens - equations.free <= spectrum.size() || unexplained_ <= kNothing * equations.delta_squares;
+    if (spectrum.first > 0 && explains_all) tokens_ = static_cast<double>(used);
+    spare_ = tokens_ - static_cast<double>(used);
   }
 
   double operator()(double lambda) const {
@@ -147,11 +156,13 @@ class HoldoutScore {
       : spectrum_(spectrum) {
     const int64_t n = spectrum.size();
     const Array &v = *spectrum.vectors, &p = *spectrum.projected;
-    const std::shared_ptr<const Array> gram =
-        penalize_bias ? heldout.matrices().gram.On(solver) : GramAbout(solver, heldout, fitted.InputMean());
-    const ArrayPtr image = solver.Make(n, n);
-    solver.Symm(linalg::Side::kRight, *gram, v, *image);
-    quadratic_ = solver.Downloaded(*solver.Product({*image}, {v, true}));
+    {
+      const std::shared_ptr<const Array> gram =
+          penalize_bias ? heldout.matrices().gram.On(solver) : GramAbout(solver, heldout, fitted.InputMean());
+      const ArrayPtr image = solver.Make(n, n);
+      solver.Symm(linalg::Side::kRight, *gram, v, *image);
+      quadratic_ = solver.Downloaded(*solver.Product({*image}, {v, true}));
+    }
     const Matrix<double> products = solver.Downloaded(*solver.Product({p}, {p, true}));
     for (int64_t i = 0; i < quadratic_.size(); ++i) quadratic_.data()[i] *= products.data()[i];
     const std::shared_ptr<const Array> cross =
@@ -409,8 +420,7 @@ std::string Format(const LambdaSpec& spec) {
 RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const RidgeOptions& options,
                          const RidgeSums* heldout) {
   const int64_t n = sums.inputs();
-  Check(sums.tokens() > 0, "ridge regression without a single token");
-  Check(sums.weight() > 0, "ridge regression on {} tokens that all have weight 0", sums.tokens());
+  Check(sums.tokens() > 0, "ridge regression without a single token, or on tokens that all have weight 0");
   Check(options.lambda.kind != LambdaSpec::Kind::kHoldout || (heldout != nullptr && heldout->tokens() > 0),
         "lambda holdout needs held-out calibration tokens; there are none");
   return WithRidgeSolver(context, n, [&](Solver& solver) {

@@ -9,6 +9,7 @@
 #include "models/block_tensors.h"
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
+#include "runtime/linalg/solver.h"
 #include "runtime/stopwatch.h"
 #include "runtime/words.h"
 #include "shift/refit/fold.h"
@@ -130,7 +131,10 @@ class Walk {
 
   void CheckMemory() const {
     const ModelConfig& config = job_.model.weights->config;
-    const auto check = [&](int64_t inputs) { CheckWalkMemory(job_.context, inputs, config.hidden); };
+    const auto check = [&](int64_t inputs) {
+      const std::string why = WhyNoWalk(job_.context, inputs, config.hidden, options_.ridge.lambda);
+      Check(why.empty(), "{}", why);
+    };
     if (!bare_.empty()) shiftrt::CheckMemory(job_.context, 1, config.hidden, "a higher limit allows more");
     for (size_t s = 0; s < work_.size(); ++s) {
       const Work& work = work_[s];
@@ -378,20 +382,31 @@ Heal ParseHeal(const std::string& text) { return kHeals.Parse(text, "heal", "unk
 
 const char* Name(Heal heal) { return kHeals.Of(heal); }
 
-int64_t WalkBytes(int64_t inputs, int64_t hidden) {
+// The memory of a fit of n inputs and d outputs: two sums of 8 (n + 1) (n + 1 + d) bytes, for the fitted and the
+// held-out tokens, once more as many without their means, and five arrays of 8 n^2 bytes for the solve.
+static int64_t WalkBytes(int64_t inputs, int64_t hidden) {
   constexpr int64_t kSums = 4, kSquares = 5;
   return kSums * RidgeSums::Bytes(inputs, hidden) + kSquares * inputs * inputs * 8;
 }
 
-void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden) {
+std::string WhyNoWalk(const Context& context, int64_t inputs, int64_t hidden, const LambdaSpec& lambda) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   const int64_t room = UsableMemory(context), taken = WalkBytes(inputs, hidden);
-  Check(
-      taken <= room,
-      "a fit of n = {} inputs and d = {} outputs takes 32 (n + 1) (n + 1 + d) + 40 n^2 bytes, which is {:.4g} MiB of "
-      "memory, and {:.4g} MiB may be used: allow more, or use the correction lra without healing, whose fits have only "
-      "the {} inputs of the stream",
-      inputs, hidden, mib(taken), mib(room), hidden);
+  if (taken > room)
+    return fmt::format(
+        "a fit of n = {} inputs and d = {} outputs takes 32 (n + 1) (n + 1 + d) + 40 n^2 bytes, which is {:.4g} MiB of "
+        "memory, and {:.4g} MiB may be used: allow more, or use the correction lra without healing, whose fits have "
+        "only "
+        "the {} inputs of the stream",
+        inputs, hidden, mib(taken), mib(room), hidden);
+  const bool chosen = lambda.kind == LambdaSpec::Kind::kGcv || lambda.kind == LambdaSpec::Kind::kHoldout;
+  if (chosen && context.solver == nullptr && inputs > linalg::kMostEigen)
+    return fmt::format(
+        "a fit of n = {} inputs whose lambda is chosen needs an eigendecomposition, which the CPU can do for at most "
+        "{}: "
+        "give a fixed lambda, such as 1e-3rel",
+        inputs, linalg::kMostEigen);
+  return "";
 }
 
 WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,

@@ -47,10 +47,10 @@ struct WalkResult {
 // begins. Where the attention alone stays in front of a removed run, its output projection takes the place of the down
 // projection. A down projection that the plan has changed already stays. Cost: two passes of the model from the block
 // before the first removed one on, and the fitted blocks twice. Memory: tokens x hidden x 8 bytes for the two streams,
-// and what CheckWalkMemory says. Throws UsageError where there is no block before a run that the correction needs one
-// for (kActivation), and for a family that norms the updates. `start`: the streams of the job's text before the block
-// in front of the first removed one (WalkStart), or before an earlier one, where they are already there; it takes their
-// memory.
+// and that of the largest fit. Throws Error where WhyNoWalk() says why, and UsageError where there is no block before a
+// run that the correction needs one for (kActivation), and for a family that norms the updates. `start`: the streams of
+// the job's text before the block in front of the first removed one (WalkStart), or before an earlier one, where they
+// are already there; it takes their memory.
 WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
                            const WalkOptions& options, std::optional<StartStreams> start = std::nullopt);
 // `healed` with the projections of `fits` as in `before`, the plan that was healed.
@@ -76,10 +76,8 @@ struct SequenceOptions {
 FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, const SequenceOptions& options,
                           const SiteFit& fit, std::optional<StartStreams> start = std::nullopt);
 
-// The memory of a fit of n inputs and d outputs in bytes: two sums of 8 (n + 1) (n + 1 + d), for the fitted and the
-// held-out tokens, once more as many without their means, and five arrays of 8 n^2 for the solve.
-int64_t WalkBytes(int64_t inputs, int64_t hidden);
-// Throws Error unless the host has that memory.
-void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden);
+// Why a fit of so many inputs and outputs cannot be made, or "" if it can: the host lacks that memory, or `lambda`
+// needs an eigendecomposition that is too large for it.
+std::string WhyNoWalk(const Context& context, int64_t inputs, int64_t hidden, const LambdaSpec& lambda);
 
 }  // namespace shiftrt

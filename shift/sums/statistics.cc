@@ -74,7 +74,7 @@ void RidgeSums::Add(const Context& context, MatrixView<const float> h, MatrixVie
   for (size_t t = 0; t < products.size(); ++t) products[t].aa = inputs[t].aa;
   const double squares = CheckedDeltaSquares(products, weights);
   AddToRidgeSums(context, h, delta, weights, matrices_.ToWrite());
-  matrices_.totals.tokens += h.rows;
+  matrices_.totals.tokens += CountedRows(h.rows, weights);
   matrices_.totals.delta_squares += squares;
 }
 

@@ -63,9 +63,9 @@ class RidgeSums {
   // Leaves the memory of a GPU.
   void ToHost();
 
-  int64_t inputs() const { return inputs_; }  // n
-  int64_t hidden() const { return hidden_; }  // d
-  int64_t tokens() const { return matrices_.totals.tokens; }
+  int64_t inputs() const { return inputs_; }                  // n
+  int64_t hidden() const { return hidden_; }                  // d
+  int64_t tokens() const { return matrices_.totals.tokens; }  // those of a weight above 0
   // Where the matrices are a GPU's, these calls copy vectors to the host, and not the matrices.
   double weight() const;                     // sum of the rows' weights; the tokens where none were given
   Matrix<double> InputSums() const;          // (1, n): column sums of W H

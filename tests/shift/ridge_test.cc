@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "runtime/check.h"
@@ -74,6 +75,48 @@ TEST(Ridge, GcvBehavesWithFewerTokensThanCoordinates) {
     EXPECT_LT(FrobeniusNorm(solution.a.host().span()), 2.0);
     EXPECT_TRUE(std::isfinite(FrobeniusNorm(solution.b.span())));
   }
+}
+
+// Samples that begin alike repeat their first token exactly. Such repetitions are no evidence that interpolation works:
+// the lambda is not the lowest of the grid.
+TEST(Ridge, GcvTakesNoEvidenceFromRepeatedTokens) {
+  constexpr int64_t kDistinct = 9, kRepeated = 2;
+  for (const uint64_t seed : {3, 4, 5}) {
+    for (const int64_t repetitions : {1, 3}) {  // fewer tokens than inputs in all, and more
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", repeated " << repetitions << " times");
+      Tokens distinct = MakeTokens(kDistinct, false, seed);
+      Random random(seed);
+      for (float& x : distinct.delta.span()) x += static_cast<float>(random.Normal());
+      Tokens repeating = {Matrix<float>(kDistinct + kRepeated * repetitions, test::kHidden),
+                          Matrix<float>(kDistinct + kRepeated * repetitions, test::kHidden)};
+      for (int64_t i = 0; i < repeating.h.rows(); ++i) {
+        const int64_t from = i < kDistinct ? i : (i - kDistinct) % kRepeated;
+        std::copy_n(distinct.h.row(from), test::kHidden, repeating.h.row(i));
+        std::copy_n(distinct.delta.row(from), test::kHidden, repeating.delta.row(i));
+      }
+      const RidgeSums sums = Accumulated(repeating);
+      const std::vector<double> squares = sums.InputSquares();
+      const double unit = std::accumulate(squares.begin(), squares.end(), 0.0) / test::kHidden;
+      EXPECT_GT(SolveRidge(Context(), sums, Options("gcv")).lambda, 0.01 * unit);  // the grid begins at 1e-10 unit
+    }
+  }
+}
+
+TEST(Ridge, TokensOfWeightZeroDoNotCount) {
+  const Tokens tokens = MakeTokens(40, false, 6);
+  std::vector<double> weights(40, 0.0);
+  Tokens counted = {Matrix<float>(20, test::kHidden), Matrix<float>(20, test::kHidden)};
+  for (int64_t i = 0; i < 20; ++i) {
+    weights[2 * i] = 1;
+    std::copy_n(tokens.h.row(2 * i), test::kHidden, counted.h.row(i));
+    std::copy_n(tokens.delta.row(2 * i), test::kHidden, counted.delta.row(i));
+  }
+  const RidgeSums weighted = Accumulated(tokens, weights), expected = Accumulated(counted);
+  EXPECT_EQ(weighted.tokens(), 20);
+  EXPECT_EQ(SolveRidge(Context(), weighted, Options("gcv")).lambda,
+            SolveRidge(Context(), expected, Options("gcv")).lambda);
+  const std::vector<double> none(40, 0.0);
+  EXPECT_THROW(SolveRidge(Context(), Accumulated(tokens, none), Options("gcv")), Error);
 }
 
 // The score of every lambda that could be chosen, from an eigendecomposition.

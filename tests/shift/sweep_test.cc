@@ -203,6 +203,18 @@ TEST_F(SweepTest, SmallerSizesAreNotTheBeginningOfTheText) {
   EXPECT_GT(std::abs(run.sites[0].r2_fit - rows[0].r2_fit), 1e-6);
 }
 
+TEST_F(SweepTest, SizesThatFitTheSameNumberOfSamplesHaveTheirRows) {
+  SweepAxes axes = Axes({"layers=2"});
+  axes.samples = {15, 16, 32};  // one of 15 and two of 16 samples are held out
+  const std::vector<SweepRow> rows = Run(axes);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].samples, 15);
+  EXPECT_EQ(rows[1].samples, 16);
+  EXPECT_EQ(rows[0].tokens, 14 * 32);
+  EXPECT_EQ(rows[1].tokens, 14 * 32);
+  EXPECT_EQ(rows[0].corrected.perplexity, rows[1].corrected.perplexity);
+}
+
 TEST_F(SweepTest, RefusesBeforeAnyWork) {
   SweepAxes axes = Axes({"bi:1"});
   axes.ranks = {RankSpec::Fixed(kWidth + 1)};
