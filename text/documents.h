@@ -38,7 +38,8 @@ std::filesystem::path LookForText(const std::string& name);
 std::vector<std::string> TextsIn(const std::string& list);
 
 // The largest document. Of a longer plain text, its first lines up to this size are taken; a longer line of JSON is
-// refused. Tokenising takes some six bytes of memory for each.
+// refused. Tokenising takes some six bytes of memory for each, and some 80 with a tokenizer that does not split a text
+// into words.
 inline constexpr uint64_t kMaxDocumentBytes = uint64_t{64} << 20;
 // The largest file that is one JSON array, whose values are all in memory at once.
 inline constexpr uint64_t kMaxArrayBytes = uint64_t{512} << 20;

@@ -159,8 +159,9 @@ def run_ours(args, scratch, name, *repair):
                       "--json", f"{scratch}/{name}.json"]),
              peak_of([args.shiftrt, "finetune", "--model", f"{scratch}/{name}", "--preset", "recover", "--budget",
                       f"tokens={args.budget}", "--calib", f"{scratch}/train.jsonl", "--validation",
-                      f"{scratch}/heldout.jsonl:{args.heldout}", *common, "--products", args.products, "--save",
-                      f"{scratch}/{name}-recovered", "--json", f"{scratch}/{name}-recovered.json"])]
+                      f"{scratch}/heldout.jsonl:{args.heldout}", *common, "--products", args.products,
+                      *(["--memory", args.memory] if args.memory else []), "--save", f"{scratch}/{name}-recovered", "--json",
+                      f"{scratch}/{name}-recovered.json"])]
     before = json.loads((scratch / f"{name}.json").read_text())["seconds"]["fit"]
     found = json.loads((scratch / f"{name}-recovered.json").read_text())["trainings"][0]
     # The JSON has the seconds of all steps together, which are of one size.
@@ -193,6 +194,7 @@ def main():
     parser.add_argument("--heldout", type=int, default=48, help="documents that are held out")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--products", default="auto", help="of shiftrt: auto, float32 or bfloat16")
+    parser.add_argument("--memory", help="for the activations that shiftrt's training keeps, such as 200MB")
     parser.add_argument("--settings", default="float32", help="of PyTorch, with commas between them")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
