@@ -81,8 +81,10 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
   if (processes.first() && reports.tell) {
     for (const std::string& bad : journal.bad()) reports.tell(bad + "; its items are scored again");
     if (journal.batches() > 0)
-      reports.tell(fmt::format("{} has {} batches of an evaluation that was interrupted; they are not scored again",
-                               journal.file().string(), journal.batches()));
+      reports.tell(
+          fmt::format("{} has {} batches of an evaluation that was interrupted; if this one needs the same, they are "
+                      "not scored again",
+                      journal.file().string(), journal.batches()));
   }
   std::optional<ItemLog> items;
   if (processes.first() && !reports.items.empty()) items.emplace(reports.items, encoder);

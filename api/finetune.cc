@@ -5,6 +5,7 @@
 #include <cmath>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "api/impl.h"
@@ -16,6 +17,38 @@
 namespace shiftrt {
 
 namespace {
+
+// Throws UsageError for a value out of its range. The comparisons refuse NaN, too.
+void CheckSettings(const FinetuneSettings& settings) {
+  const auto at_least = []<typename T>(const char* field, T value, std::type_identity_t<T> least) {
+    if (!(value >= least)) FailUsage(Field(field), "{}, expected at least {}", value, least);
+  };
+  const auto finite = [](const char* field, double value) {
+    if (!std::isfinite(value)) FailUsage(Field(field), "{} is not finite", value);
+  };
+  at_least("samples", settings.samples, 0);
+  at_least("length", settings.length, 2);  // in a sequence of one token, nothing is predicted
+  at_least("validation", settings.validation, 0);
+  at_least("batch", settings.batch, 1);
+  at_least("pass_tokens", settings.pass_tokens, 1);
+  at_least("budget", settings.budget.seconds, 0);
+  at_least("budget", settings.budget.tokens, 0);
+  at_least("rate", settings.rate, 0);
+  at_least("weight_decay", settings.weight_decay, 0);
+  at_least("clip", settings.clip, 0);
+  at_least("validate_every", settings.validate_every, 0);
+  at_least("checkpoint_seconds", settings.checkpoint_seconds, 0);
+  finite("rate", settings.rate);
+  finite("warmup", settings.warmup);
+  finite("weight_decay", settings.weight_decay);
+  finite("validate_every", settings.validate_every);
+  finite("lora.alpha", settings.lora.alpha);
+  if (!(settings.lora.dropout >= 0 && settings.lora.dropout < 1))
+    FailUsage(Field("lora.dropout"), "{} is no share of at least 0 and below 1", settings.lora.dropout);
+  if (settings.budget.seconds > 0 && settings.budget.tokens > 0)
+    FailUsage(Field("budget"), "{} seconds and {} tokens; give one of them", settings.budget.seconds,
+              settings.budget.tokens);
+}
 
 // The settings with the text that an empty one stands for, and sequences that the model takes.
 FinetuneSettings WithText(FinetuneSettings settings, const Model& model) {
@@ -47,9 +80,9 @@ int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
   const int64_t most = per_epoch * settings.epochs;
   if (settings.steps > most)
     FailUsage(Field("steps"),
-              "{}: the text has {} sequences, which make {} steps of {} in {} epoch{}; {} epochs take it",
-              settings.steps, sequences, most, settings.batch, settings.epochs, settings.epochs == 1 ? "" : "s",
-              (settings.steps + per_epoch - 1) / per_epoch);
+              "{}: the text has {} sequences, which make {} step{} of {} in {} epoch{}; {} epochs take it",
+              settings.steps, sequences, most, most == 1 ? "" : "s", settings.batch, settings.epochs,
+              settings.epochs == 1 ? "" : "s", (settings.steps + per_epoch - 1) / per_epoch);
   return settings.steps > 0 ? settings.steps : most;
 }
 
@@ -57,7 +90,7 @@ Schedule ScheduleOf(const FinetuneSettings& settings, const TrainingText& text, 
   const double rate = settings.rate > 0 ? settings.rate : DefaultRate(settings.method, hidden);
   Schedule schedule = {.decay = settings.decay, .rate = rate};
   if (settings.budget.seconds > 0) {
-    if (settings.warmup >= 1)
+    if (!(settings.warmup >= 0 && settings.warmup < 1))
       FailUsage(Field("warmup"), "{} steps; a training of so many seconds takes a share of it, such as 0.03",
                 settings.warmup);
     return schedule;
@@ -151,6 +184,7 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
 
 FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
                         const FinetuneObserver& observer) {
+  CheckSettings(settings);
   const Model& original = model.impl().model;
   const Context context = TrainingContext(MakeContext(resources));
   const auto turn = context.TakeTurn();

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "api/impl.h"
+#include "api/repair.h"
 #include "models/block_tensors.h"
 #include "models/families.h"
 #include "runtime/check.h"
@@ -79,6 +80,7 @@ std::vector<Selection> ScoreLayers(const LanguageModel& opened, std::span<const 
                                    const CalibrationSpec& text, uint64_t seed, const Resources& resources,
                                    Progress* progress) {
   const Model& model = opened.impl().model;
+  CheckOriginal(model);
   const Context context = MakeContext(resources);
   const auto turn = context.TakeTurn();
   CalibrationSet calibration;

@@ -23,7 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kReport = "fit.json", *kCorrected = "corrected", *kMerged = "merged", *kKey = "key";
+// Names that nobody else gives to files of theirs: what has them is removed when another fit is kept.
+constexpr const char *kReport = "shiftrt-fit.json", *kCorrected = "shiftrt-fit-corrected",
+                     *kMerged = "shiftrt-fit-merged", *kKey = "key";
 
 // Throws Error for a fit of another key, or one that is not whole.
 ShiftResult Load(const ShiftJob& job, const fs::path& directory, const std::string& key) {
@@ -44,12 +46,13 @@ ShiftResult Load(const ShiftJob& job, const fs::path& directory, const std::stri
 }
 
 // True for the name of a file or directory that is kept here: by this code, or by the Python package as the checkpoint
-// of a training, whose name begins with 16 digits of a hash.
+// of a training, whose name begins with 16 digits of a hash. Both may have left a temporary file of such a name.
 bool IsKept(std::string_view name) {
   constexpr size_t kDigits = 16;
+  name = name.substr(0, name.rfind(".tmp-shiftrt-"));
   const size_t digits = std::min(name.find_first_not_of("0123456789abcdef"), name.size());
-  return name.starts_with(kReport) || name == kCorrected || name == kMerged ||
-         (digits == kDigits && name.substr(kDigits).starts_with(".checkpoint"));
+  return name == kReport || name == kCorrected || name == kMerged ||
+         (digits == kDigits && name.substr(kDigits) == ".checkpoint");
 }
 
 // Throws UsageError for a directory that holds something else: what is in it is removed when a fit is kept.

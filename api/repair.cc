@@ -55,8 +55,16 @@ CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* fie
 }
 
 void CheckOriginal(const Model& model) {
-  if (model.plan != DepthPlan::Original(model.weights->config.layers))
-    FailUsage(Field("model"), "{} is already pruned; give the model it was made from", model.name);
+  const int64_t layers = model.weights->config.layers;
+  if (model.plan == DepthPlan::Original(layers)) return;
+  const std::vector<const BlockStage*> blocks = model.plan.Blocks();
+  const bool whole =
+      std::ssize(blocks) == layers && model.plan.Adapters().empty() &&
+      std::all_of(blocks.begin(), blocks.end(), [](const BlockStage* block) { return block->halves == Halves::kBoth; });
+  if (whole)
+    FailUsage(Field("model"), "{} is not an original model, because it has {}; give the model it was made from",
+              model.name, model.lora ? "LoRA factors" : "tensors of its own");
+  FailUsage(Field("model"), "{} is already pruned; give the model it was made from", model.name);
 }
 
 std::string Text(const Recipe& recipe) {

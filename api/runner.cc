@@ -2,6 +2,7 @@
 #include "include/shiftrt/runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -88,7 +89,14 @@ std::vector<int32_t> Spelled(std::vector<int32_t> tokens, const Tokenizer& token
   return tokens;
 }
 
+// Throws UsageError for settings that include/shiftrt/runner.h does not allow. The comparisons refuse NaN, too.
 SamplingOptions SamplingOf(const GenerationSettings& settings) {
+  if (settings.max_tokens < 1) FailUsage(Field("max_tokens"), "{}; at least one is generated", settings.max_tokens);
+  if (!(settings.temperature >= 0) || std::isinf(settings.temperature))
+    FailUsage(Field("temperature"), "{} is not a finite number from 0 on", settings.temperature);
+  if (!(settings.top_p >= 0 && settings.top_p <= 1))
+    FailUsage(Field("top_p"), "{} is not between 0 and 1", settings.top_p);
+  if (settings.top_k < 0) FailUsage(Field("top_k"), "{}; 0 is among all tokens", settings.top_k);
   return {settings.temperature, settings.top_p, settings.top_k};
 }
 
@@ -121,13 +129,14 @@ Generation ModelRunner::Generate(std::span<const int32_t> prompt, const Generati
   const Model& model = impl_->model.impl().model;
   const Tokenizer& tokenizer = model.RequireTokenizer();
   const std::vector<int32_t> ids(prompt.begin(), prompt.end());
+  const SamplingOptions sampling = SamplingOf(settings);
   Check(!ids.empty(), "the prompt has no tokens to continue");
   CheckFits(std::ssize(ids), settings.max_tokens, impl_->decoder.config());
   Listener listener(tokenizer, settings, on_token);
   listener.Follow(ids);
   const std::vector<int32_t> stop = settings.stop_at_end ? StopTokens(model) : std::vector<int32_t>();
-  GenerationResult reply = shiftrt::Generate(impl_->decoder, ids, settings.max_tokens, SamplingOf(settings),
-                                             settings.seed, stop, std::ref(listener));
+  GenerationResult reply =
+      shiftrt::Generate(impl_->decoder, ids, settings.max_tokens, sampling, settings.seed, stop, std::ref(listener));
   listener.Finish();
   std::string text = DecodeReply(tokenizer, ids, Spelled(reply.tokens, tokenizer));
   return {std::move(reply.tokens), std::ssize(ids), std::move(text), reply.prefill_seconds, reply.decode_seconds};
@@ -176,11 +185,13 @@ struct Conversation::Impl {
     cache = KvCache(config, decoder.plan(), std::min(config.max_positions, std::max(length, 2 * cache.capacity())));
     held.clear();
   }
-  // Keeps what the cache holds of `tokens`, but never the last of them: the reply follows from its row.
+  // Keeps what the cache holds of `tokens`, but never the last of them: the reply follows from its row. If the reply
+  // fails, the cache has more tokens than `held`, and the next call removes them.
   int64_t Keep(const std::vector<int32_t>& tokens) {
     const auto end = tokens.begin() + std::min(std::ssize(tokens) - 1, std::ssize(held));
     const int64_t kept = std::mismatch(tokens.begin(), end, held.begin()).first - tokens.begin();
     cache.Truncate(kept);
+    held.resize(static_cast<size_t>(kept));
     return kept;
   }
 
@@ -201,8 +212,10 @@ Generation Conversation::Reply(std::string_view message, const GenerationSetting
   Impl& impl = *impl_;
   const auto turn = impl.decoder.context().TakeTurn();
   const Tokenizer& tokenizer = impl.model.RequireTokenizer();
-  impl.messages.push_back({"user", std::string(message)});
-  const std::vector<int32_t> tokens = tokenizer.Encode(impl.chat->Render(impl.messages));
+  const SamplingOptions sampling = SamplingOf(settings);
+  std::vector<ChatMessage> messages = impl.messages;  // a reply that fails leaves the conversation as it was
+  messages.push_back({"user", std::string(message)});
+  const std::vector<int32_t> tokens = tokenizer.Encode(impl.chat->Render(messages));
   const int64_t length = std::ssize(tokens), positions = impl.decoder.config().max_positions;
   Check(length < positions, "the conversation has {} tokens and fills the model's context of {}; start a new one",
         length, positions);
@@ -212,13 +225,14 @@ Generation Conversation::Reply(std::string_view message, const GenerationSetting
   Listener listener(tokenizer, settings, on_token);
   const std::vector<int32_t> stop = settings.stop_at_end ? StopTokens(impl.model) : std::vector<int32_t>();
   GenerationResult result = Continue(impl.decoder, impl.cache, std::span(tokens).subspan(static_cast<size_t>(kept)),
-                                     {room, SamplingOf(settings), settings.seed, stop, std::ref(listener)});
+                                     {room, sampling, settings.seed, stop, std::ref(listener)});
   listener.Finish();
   impl.held = tokens;
   impl.held.insert(impl.held.end(), result.tokens.begin(), result.tokens.end());
   impl.held.resize(static_cast<size_t>(impl.cache.size()));
   std::string text = tokenizer.Decode(Spelled(result.tokens, tokenizer), true);
-  impl.messages.push_back({"assistant", text});
+  messages.push_back({"assistant", text});
+  impl.messages = std::move(messages);
   return {std::move(result.tokens), length - kept, std::move(text), result.prefill_seconds, result.decode_seconds};
 }
 

@@ -2,6 +2,9 @@
 #include "include/shiftrt/sweep.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "api/impl.h"
 #include "api/repair.h"
@@ -13,6 +16,7 @@
 #include "runtime/check.h"
 #include "runtime/processes.h"
 #include "shift/sweep.h"
+#include "text/documents.h"
 
 namespace shiftrt {
 
@@ -23,8 +27,12 @@ std::string JournalKey(const SweepSettings& settings, const CalibrationSpec& cal
                        const Context& context) {
   std::string text;
   for (const int32_t token : settings.heldout.tokens) text += fmt::format("{} ", token);
-  if (std::error_code none; std::filesystem::exists(calibration.source, none))
-    text += fmt::format("{}", std::filesystem::last_write_time(calibration.source).time_since_epoch().count());
+  // The file of the calibration text, which may be given by a known name.
+  if (const std::filesystem::path file = LookForText(calibration.source); !file.empty()) {
+    std::error_code none;
+    text += fmt::format("{} {} {}", file.string(), std::filesystem::file_size(file, none),
+                        std::filesystem::last_write_time(file, none).time_since_epoch().count());
+  }
   std::string key = fmt::format("{} {} {} {} {} {}x{} {} {}", Version(), model.weights->Fingerprint(),
                                 Name(model.weights->embedding.dtype), settings.device, calibration.source,
                                 calibration.samples, calibration.tokens, settings.protocol, HashHex(text));
@@ -65,12 +73,22 @@ SuiteMean MeanAccuracy(const SweepJob& with, const DepthPlan& plan, Bos bos,
   return Means(results, tasks).models.front();
 }
 
+// Throws UsageError for a value that an axis has twice. Its rows would count as independent results.
+template <typename T, typename Text>
+void CheckDistinct(const char* axis, const std::vector<T>& values, const Text& text) {
+  std::set<std::string> seen;
+  for (const T& value : values)
+    if (std::string name = text(value); !seen.insert(name).second) FailUsage(Field(axis), "{} is there twice", name);
+}
+
 }  // namespace
 
 SweepResult Sweep(const LanguageModel& model, const SweepAxes& axes, const SweepSettings& settings,
                   const Resources& resources) {
   const Model& original = model.impl().model;
   CheckOriginal(original);
+  CheckDistinct("prunes", axes.prunes, [](const PruneSpec& spec) { return Format(spec); });
+  CheckDistinct("seeds", axes.seeds, [](uint64_t seed) { return fmt::format("{}", seed); });
   const int64_t window = ProtocolWindow(settings.protocol, original.weights->config);
   if (!settings.heldout.Scored())
     FailUsage(Field("heldout"), "a perplexity needs 2 tokens, and this text has {}", settings.heldout.tokens.size());

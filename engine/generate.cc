@@ -57,7 +57,7 @@ bool Has(std::span<const int32_t> tokens, int32_t token) {
 
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config) {
   Check(prompt > 0, "the prompt is empty: give at least one token");
-  Check(prompt + max_tokens <= config.max_positions,
+  Check(max_tokens <= config.max_positions - prompt,
         "a prompt of {} tokens and {} to generate exceed the model's context of {}; shorten one of them", prompt,
         max_tokens, config.max_positions);
 }

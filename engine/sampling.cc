@@ -54,6 +54,8 @@ class Ranking {
 }  // namespace
 
 int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options, double uniform) {
+  Check(!std::isnan(options.temperature) && !std::isnan(options.top_p), "temperature {} and top-p {}: one is NaN",
+        options.temperature, options.top_p);
   for (float logit : logits)
     if (std::isnan(logit)) FailOfNaN();
   const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());

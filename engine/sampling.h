@@ -15,7 +15,7 @@ struct SamplingOptions {
 
 // One row of logits (vocab), and the choice that `uniform`, a draw from [0, 1), makes of it: tokens stand in the order
 // of their logits, the lowest id first among equals; temperature, then top-k, then top-p. Greedy ignores the draw.
-// Throws Error if a logit is NaN.
+// Throws Error if a logit, the temperature or top_p is NaN.
 int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options, double uniform);
 
 // Throws that error.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/dataset.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <map>
 
@@ -9,6 +11,7 @@
 #include "eval/harness/text.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/parquet.h"
 #include "runtime/text.h"
 #include "tokenizers/utf8.h"
 
@@ -25,10 +28,30 @@ struct Entry {
   std::string where, subject;
 };
 
-// "high_school_biology" of mmlu/test/high_school_biology_test.csv.gz, and of high_school_biology/test/0000.parquet.
+bool IsSplit(const std::string& name) {
+  return name == "test" || name == "dev" || name == "val" || name == "validation" || name == "train";
+}
+
+// Removes the number that the Hugging Face hub gives to each file of a split: returns "test" for "test-00000-of-00001",
+// which a hash may follow, and nothing for "0000".
+std::string WithoutNumber(const std::string& name) {
+  constexpr const char* kNumbered = "*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*";
+  if (name.find_first_not_of("0123456789") == name.npos) return "";
+  return ::fnmatch(kNumbered, name.c_str(), 0) == 0 ? name.substr(0, name.rfind("-of-") - 6) : name;
+}
+
+// Returns "anatomy" for mmlu/test/anatomy_test.csv.gz and mmlu/test/anatomy.parquet. If a Parquet file has the name of
+// a split or only a number, its folder names the subject: anatomy/test/0000.parquet,
+// anatomy/test-00000-of-00001.parquet.
 std::string SubjectOf(const fs::path& file) {
-  if (file.extension() == ".parquet") return file.parent_path().parent_path().filename().string();
-  std::string name = WithoutCompression(file).stem().string();
+  const fs::path plain = WithoutCompression(file);
+  std::string name = plain.stem().string();
+  if (IsParquet(plain)) {
+    name = WithoutNumber(name);
+    const fs::path folder = file.parent_path();
+    if (name.empty() || IsSplit(name))
+      return (IsSplit(folder.filename()) ? folder.parent_path() : folder).filename().string();
+  }
   for (const char* split : {"_test", "_dev", "_val"})
     if (name.ends_with(split)) return name.substr(0, name.size() - std::string_view(split).size());
   return name;
@@ -102,7 +125,8 @@ class ShotSource {
 
   std::vector<const Example*> Drawn() {
     const int64_t draw = shots_ + (task_.shots == Shots::kDrawnSparing ? 1 : 0), rows = std::ssize(pool_);
-    Check(rows >= draw, "{}: {} shots are drawn from {} rows", task_.name, draw, rows);
+    Check(rows >= draw, "{}: {} shots are drawn from at least {} rows, and there are {}", task_.name, shots_, draw,
+          rows);
     std::vector<const Example*> examples;
     for (const int64_t index : random_.Sample(rows, draw)) examples.push_back(&pool_[index].example);
     examples.resize(shots_);
@@ -120,7 +144,7 @@ class ShotSource {
 const std::string& At(const std::vector<std::string>& texts, size_t i) { return texts[texts.size() == 1 ? 0 : i]; }
 
 Item MakeItem(const Task& task, const Entry& entry, const std::vector<const Example*>& shots) {
-  Item item{entry.where, entry.subject, {}, entry.example.gold, {}, {}};
+  Item item{entry.where, entry.subject, {}, entry.example.gold, {}, {}, {}};
   if (task.kind == TaskKind::kPages) {
     const std::string& page = entry.example.contexts[0];
     item.prompts = {{"", entry.example.answers[0]}};
@@ -129,10 +153,13 @@ Item MakeItem(const Task& task, const Entry& entry, const std::vector<const Exam
     return item;
   }
   item.prompts = MakePrompts(entry.example, shots);
+  // Where all choices share the answer, the reference divides by the length of what differs, the context.
+  const bool shared = entry.example.contexts.size() > 1 && entry.example.answers.size() == 1;
   for (size_t i = 0; i < item.prompts.size(); ++i) {
-    const std::string& answer = At(entry.example.answers, i);
-    item.units.push_back(CodePoints(answer));
-    item.bytes.push_back(static_cast<int64_t>(answer.size()));
+    const std::string &answer = At(entry.example.answers, i), &choice = shared ? entry.example.contexts[i] : answer;
+    item.units.push_back(CodePoints(choice));
+    item.bytes.push_back(static_cast<int64_t>(choice.size()));
+    item.answer_bytes.push_back(static_cast<int64_t>(answer.size()));
   }
   return item;
 }
@@ -159,6 +186,8 @@ std::vector<Prompt> MakePrompts(const Example& example, const std::vector<const 
 }
 
 Dataset LoadDataset(const Task& task, const SuiteSettings& settings) {
+  if (settings.shots < 0) FailUsage(Field("shots"), "{} is below 0", settings.shots);
+  if (settings.limit < 0) FailUsage(Field("limit"), "{} is below 0", settings.limit);
   if (settings.shots > 0 && task.shots == Shots::kNone)
     FailUsage(Field("shots"), "{} is evaluated without shots", task.name);
   Dataset dataset;

@@ -22,8 +22,10 @@ struct Item {
   std::string subject;  // the subject of an examination question
   std::vector<Prompt> prompts;
   int64_t gold = 0;
-  // The divisors of scores: code points and bytes of each answer; of a document, its words (one value) and bytes.
+  // The divisors of scores: code points and bytes of each choice; of a document, its words (one value) and bytes. The
+  // choices are the answers or, if there is one answer to several contexts, the contexts without shots.
   std::vector<int64_t> units, bytes;
+  std::vector<int64_t> answer_bytes;  // bytes of each answer; empty for a document
 };
 
 struct Dataset {
@@ -37,7 +39,8 @@ struct Dataset {
 };
 
 // Finds the task's files in `settings.data` and then in the Hugging Face cache, reads and checks every row, and draws
-// the shots. Throws Error naming the places looked at, or file and line of a row that is malformed.
+// the shots. Throws Error naming the places looked at, or file and line of a row that is malformed; UsageError for
+// shots or a limit below 0, and for shots that the task does not have.
 Dataset LoadDataset(const Task& task, const SuiteSettings& settings);
 
 // The prompts of `examples`, the shots before each of them included; shots[i] are those of examples[i].

@@ -45,9 +45,10 @@ Work EncodeAll(const Model& model, const Dataset& dataset, Bos bos) {
   return work;
 }
 
-// A hash of everything that the scores of one variant depend on.
+// A hash of everything that the scores of one variant depend on, and of how many requests each batch has: journals
+// name batches by their numbers.
 std::string WorkKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
-                    int64_t batch_tokens) {
+                    int64_t batch_tokens, const std::vector<PackedBatch>& batches) {
   const std::string unit = context.device == Device::kCuda           ? "cuda"
                            : context.products == Products::kBFloat16 ? fmt::format("{}+bfloat16", Name(context.isa))
                                                                      : Name(context.isa);
@@ -55,6 +56,7 @@ std::string WorkKey(const Context& context, const Model& model, const DepthPlan&
                                  unit, batch_tokens, plan.Fingerprint());
   for (const ScoringRequest& request : work.requests)
     text += fmt::format(" {} {}", request.scored, HashHex(std::as_bytes(std::span(request.tokens))));
+  for (const PackedBatch& packed : batches) text += fmt::format(" {}", packed.members.size());
   return HashHex(text);
 }
 
@@ -181,7 +183,7 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   std::vector<std::string> keys;
   std::vector<Collector> collectors;
   for (const Variant& variant : job.variants) {
-    keys.push_back(WorkKey(job.context, job.model, variant.plan, work, job.options.batch_tokens));
+    keys.push_back(WorkKey(job.context, job.model, variant.plan, work, job.options.batch_tokens, batches));
     collectors.emplace_back(work, dataset);
   }
   ScoreTable table(job.variants.size(), batches.size());

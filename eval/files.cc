@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <map>
 
 #include "hub/settings.h"
 #include "runtime/check.h"
@@ -70,6 +71,16 @@ std::vector<std::string> SnapshotPatterns(const Task& task, TaskRows rows) {
   return patterns;
 }
 
+// Throws Error if a file is there twice, plain and compressed or compressed in two ways: its rows would count twice.
+void CheckAreDifferent(const Task& task, const std::vector<fs::path>& files) {
+  std::map<fs::path, fs::path> by_text;
+  for (const fs::path& file : files) {
+    const auto [other, fresh] = by_text.emplace(WithoutCompression(file), file);
+    Check(fresh, "{}: {} and {} differ only in their compression; keep one of them", task.name, other->second.string(),
+          file.string());
+  }
+}
+
 // The files of the first pattern that any place has.
 std::vector<fs::path> FirstMatches(const Task& task, const std::vector<std::string>& patterns,
                                    const std::vector<fs::path>& places) {
@@ -78,6 +89,7 @@ std::vector<fs::path> FirstMatches(const Task& task, const std::vector<std::stri
       std::vector<fs::path> matches = RowFiles(place, pattern);
       Check(matches.size() <= 1 || task.by_subject, "{}: several files are called {}: {}; say which as {}=FILE",
             task.name, pattern, fmt::join(std::vector<std::string>(matches.begin(), matches.end()), ", "), task.name);
+      CheckAreDifferent(task, matches);
       if (!matches.empty()) return matches;
     }
   }

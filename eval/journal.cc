@@ -2,6 +2,7 @@
 #include "eval/journal.h"
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 
 #include "runtime/check.h"
@@ -13,7 +14,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kOfProcess = ".process";
+constexpr std::string_view kOfProcess = ".process";
+
+// True for the end of the name of another process's file: ".process" and a number.
+bool IsOfProcess(std::string_view end) {
+  return end.starts_with(kOfProcess) && end.size() > kOfProcess.size() &&
+         end.find_first_not_of("0123456789", kOfProcess.size()) == std::string_view::npos;
+}
 
 // The files that there are for the journal `file`: its own, and those of other processes.
 std::vector<std::filesystem::path> FilesOf(const std::filesystem::path& file) {
@@ -23,7 +30,8 @@ std::vector<std::filesystem::path> FilesOf(const std::filesystem::path& file) {
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(directory, none)) {
     const std::string other = entry.path().filename().string();
-    if (other == name || other.starts_with(name + kOfProcess)) files.push_back(file.parent_path() / other);
+    if (other == name || (other.starts_with(name) && IsOfProcess(std::string_view(other).substr(name.size()))))
+      files.push_back(file.parent_path() / other);
   }
   return files;
 }
@@ -33,7 +41,8 @@ std::vector<std::filesystem::path> FilesOf(const std::filesystem::path& file) {
 Journal::Journal(const std::filesystem::path& file, int number) : file_(file) {
   if (file.empty()) return;
   if (!file.parent_path().empty()) std::filesystem::create_directories(file.parent_path());
-  const std::filesystem::path own = number == 0 ? file.string() : file.string() + kOfProcess + std::to_string(number);
+  const std::filesystem::path own =
+      number == 0 ? file.string() : fmt::format("{}{}{}", file.string(), kOfProcess, number);
   for (const std::filesystem::path& one : FilesOf(file)) Read(one);
   lines_.emplace(own);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numbers>
 
 #include "runtime/check.h"
@@ -54,10 +55,23 @@ Metric MeanOfItems(const std::string& name, const std::vector<Item>& items, cons
   return MetricOf(name, mean, std::move(values));
 }
 
+// Returns the values of each subject's items.
+std::vector<std::vector<double>> BySubject(const std::vector<Item>& items, const std::vector<double>& values) {
+  std::map<std::string, std::vector<double>> subjects;
+  for (size_t i = 0; i < items.size(); ++i) subjects[items[i].subject].push_back(values[i]);
+  std::vector<std::vector<double>> groups;
+  groups.reserve(subjects.size());
+  for (auto& [subject, group] : subjects) groups.push_back(std::move(group));
+  return groups;
+}
+
+// Returns the share of items that are right. If the task has subjects, its standard error is pooled over them, as in
+// the reference.
 Metric Accuracy(const std::string& name, const Task& task, const std::vector<Item>& items, const Scores& scores) {
   Metric metric = MeanOfItems(name, items, scores, [&](const Item& item, const std::vector<Score>& of_item) {
     return IsRight(name, task, item, of_item) ? 1.0 : 0.0;
   });
+  if (task.by_subject) metric.standard_error = PooledError(BySubject(items, metric.values));
   metric.counts = true;
   metric.right = std::count(metric.values.begin(), metric.values.end(), 1.0);
   return metric;
@@ -65,7 +79,8 @@ Metric Accuracy(const std::string& name, const Task& task, const std::vector<Ite
 
 // The bits that the model needs for each byte of answer `i`. An empty answer counts as one byte.
 double BitsPerByte(const Item& item, const std::vector<Score>& scores, size_t i) {
-  return -scores[i].log_likelihood / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(item.bytes[i], 1));
+  return -scores[i].log_likelihood / std::numbers::ln2 /
+         static_cast<double>(std::max<int64_t>(item.answer_bytes[i], 1));
 }
 
 double Margin(const Item& item, const std::vector<Score>& scores) {

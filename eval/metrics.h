@@ -22,12 +22,14 @@ inline constexpr const char *kBitsPerByte = "bits_per_byte", *kMargin = "margin"
 // scores[i] are those of the prompts of items[i]. With `all`, those the reference computes without reporting them too
 // (acc_norm, acc_bytes and greedy, the share of items whose right answer is what the model would write).
 //   acc        the likeliest answer is the right one; the first wins a tie
-//   acc_norm   the same with log-likelihoods divided by the answer's code points, acc_bytes by its UTF-8 bytes
+//   acc_norm   the same with log-likelihoods divided by the choice's code points, acc_bytes by its UTF-8 bytes. The
+//              choice is the answer or, if there is one answer to several contexts, the context without shots
 //   bits_per_byte  bits that the model needs for the right answer, -log2 of its probability, divided by its UTF-8
 //   bytes:
 //              the mean over items, lower is better. Of every task with answers, whether the reference has it or not
 //   margin     bits per byte of the best wrong answer less those of the right one: the mean over items, higher is
-//              better; above 0 where acc_bytes counts the item. Of every task with choices
+//              better; above 0 where acc_bytes counts the item, unless the choices share the answer. Of every task with
+//              choices
 //   perplexity exp(-mean log-likelihood); word_, byte_perplexity and bits_per_byte over a document's own words and
 //   bytes
 std::vector<Metric> Measure(const Task& task, const std::vector<Item>& items,

@@ -88,8 +88,9 @@ std::vector<PackedBatch> Pack(std::span<const ScoringRequest> requests, int64_t 
   for (size_t first = 0, end; first < order.size(); first = end) {
     int64_t tokens = size(first);
     for (end = first + 1; end < order.size(); ++end) {
-      tokens += size(end) - CommonPrefix(Input(requests[order[end - 1]]), Input(requests[order[end]]));
-      if (tokens > batch_tokens) break;
+      const int64_t added = size(end) - CommonPrefix(Input(requests[order[end - 1]]), Input(requests[order[end]]));
+      if (added > 0 && tokens + added > batch_tokens) break;
+      tokens += added;
     }
     batches.push_back(BatchBuilder(requests, std::span(order).subspan(first, end - first)).Take());
   }

@@ -48,7 +48,9 @@ bool Row::Flag(const char* column) const {
 int64_t Row::Index(const char* column, int64_t count, int64_t first) const {
   const Json& value = Value(column);
   int64_t index = -1;
-  if (value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 32) index = value.get<int64_t>();
+  // JSON's numbers are unsigned, those of Parquet are signed. An unsigned number above INT64_MAX has no int64_t.
+  const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX;
+  if (value.is_number_integer() && fits) index = value.get<int64_t>();
   if (value.is_string() && !ParseNumber(value.get_ref<const std::string&>(), &index)) index = -1;
   Require(index >= first && index < first + count, "column {} is {}, expected {} to {}", column, Shown(value), first,
           first + count - 1);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 #include "runtime/check.h"
 
@@ -17,6 +16,18 @@ Estimate Mean(std::span<const double> values) {
   double squares = 0;
   for (const double x : values) squares += (x - mean) * (x - mean);
   return {mean, n > 1 ? std::sqrt(squares / (n - 1) / n) : std::numeric_limits<double>::quiet_NaN()};
+}
+
+double PooledError(std::span<const std::vector<double>> groups) {
+  double squares = 0, count = 0;
+  for (const std::vector<double>& group : groups) {
+    const auto n = static_cast<double>(group.size());
+    const double mean = std::accumulate(group.begin(), group.end(), 0.0) / n;
+    for (const double x : group) squares += (x - mean) * (x - mean);
+    count += n;
+  }
+  const double spare = count - static_cast<double>(groups.size());
+  return spare > 0 ? std::sqrt(squares / spare / count) : std::numeric_limits<double>::quiet_NaN();
 }
 
 Estimate MeanOf(std::span<const Estimate> estimates) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "include/shiftrt/evaluate.h"
 
@@ -16,6 +17,9 @@ struct Estimate {
 
 // Mean with the standard error sqrt(sum (x - mean)^2 / (n - 1) / n).
 Estimate Mean(std::span<const double> values);
+// The standard error of the mean over all groups from the variances within the groups,
+// sqrt(sum (x - mean of its group)^2 / (N - k) / N) for N values in k groups. NaN where every group has one value.
+double PooledError(std::span<const std::vector<double>> groups);
 // The plain mean of independent estimates: errors add in squares.
 Estimate MeanOf(std::span<const Estimate> estimates);
 

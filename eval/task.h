@@ -65,7 +65,7 @@ const Task* FindTask(std::string_view name);
 // The names of all tasks, with commas between them.
 std::string TaskNames();
 // "boolq,piqa", "paper7" (the paper's seven), "small4" (the headline suites of small models) or "all". Throws
-// UsageError, listing what there is, for another name.
+// UsageError, listing what there is, for another name and for none.
 std::vector<const Task*> ParseTasks(std::string_view names);
 
 }  // namespace shiftrt

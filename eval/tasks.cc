@@ -43,6 +43,7 @@ std::vector<const Task*> ParseTasks(std::string_view names) {
   const auto add = [&](const Task* task) {
     if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
   };
+  if (names.empty()) FailUsage(Field("tasks"), "none is named; known: {}, paper7, small4, all", TaskNames());
   for (const std::string_view name : SplitCommas(names)) {
     if (name == "paper7" || name == "all") {
       for (size_t i = 0; i < (name == "all" ? Tasks().size() : kPaperTasks); ++i) add(&Tasks()[i]);

@@ -6,6 +6,7 @@
 
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "tokenizers/chat_template.h"
 #include "tokenizers/gguf.h"
 #include "tokenizers/load.h"
 #include "tokenizers/pretokenizer.h"
@@ -43,6 +44,13 @@ struct Tokens {
       Set(token.id, token.content, token.special ? kControl : kUserDefined);
       if (token.lstrip || token.rstrip)
         notes.push_back(fmt::format("Token {} takes the spaces beside it, which GGUF cannot say.", token.content));
+    }
+  }
+  // TokenizerSettings::named: pieces of the vocabulary that are special.
+  void SetNamed(const std::vector<AddedToken>& named) {
+    for (const AddedToken& token : named) {
+      const auto at = std::find(pieces.begin(), pieces.end(), token.content) - pieces.begin();
+      if (at < std::ssize(pieces) && types[at] == kNormal) types[at] = kControl;
     }
   }
   // Gives names to the remaining ids, none of which is a piece.
@@ -98,9 +106,8 @@ void ReadTokenizerFile(const fs::path& path, const TokenizerSettings& settings, 
   std::vector<AddedToken> added;
   for (const Json& token : root.value("added_tokens", Json::array()))
     added.push_back(ParseAddedToken(token, ParseTokenId(token.at("id"), path.string()), path.string()));
-  tokens.SetAdded(added, notes);
-  for (const AddedToken& token : settings.added)
-    if (token.id >= std::ssize(tokens.pieces)) tokens.SetAdded({token}, notes);
+  tokens.SetAdded(WithTokensBeside(std::move(added), settings), notes);
+  tokens.SetNamed(settings.named);
   std::vector<std::string> merges;
   for (const Json& merge : model.at("merges"))
     merges.push_back(merge.is_string() ? merge.get<std::string>()
@@ -115,6 +122,7 @@ void ReadVocabAndMerges(const TokenizerSettings& settings, Tokens& tokens, GgufW
   const Json pieces = ReadTokenizerJson(vocab);
   for (const auto& [piece, id] : pieces.items()) tokens.Set(id.get<int64_t>(), piece, kNormal);
   tokens.SetAdded(settings.added, notes);
+  tokens.SetNamed(settings.named);
   std::vector<std::string> merges;
   const std::string text = ReadFile(settings.directory / "merges.txt");
   for (size_t begin = 0; begin < text.size();) {
@@ -147,14 +155,6 @@ void ReadModelFile(const TokenizerSettings& settings, int64_t vocab, Tokens& tok
   file.AddFlag("tokenizer.ggml.remove_extra_whitespaces", table.trims_spaces);
   const auto unknown = std::find(table.types.begin(), table.types.end(), 2);
   if (unknown != table.types.end()) file.AddInteger("tokenizer.ggml.unknown_token_id", unknown - table.types.begin());
-}
-
-std::string ChatTemplate(const fs::path& directory) {
-  const fs::path beside = directory / "chat_template.jinja", config = directory / "tokenizer_config.json";
-  if (fs::exists(beside)) return ReadFile(beside);
-  if (!fs::exists(config)) return "";
-  const Json text = ReadTokenizerJson(config).value("chat_template", Json());
-  return text.is_string() ? text.get<std::string>() : "";
 }
 
 // Copies the tokenizer's metadata from another file unchanged.
@@ -196,8 +196,8 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   if (tokenizer.bos_token() >= 0) file.AddInteger("tokenizer.ggml.bos_token_id", tokenizer.bos_token());
   if (tokenizer.eos_token() >= 0) file.AddInteger("tokenizer.ggml.eos_token_id", tokenizer.eos_token());
   file.AddFlag("tokenizer.ggml.add_bos_token", tokenizer.adds_bos());
-  if (const std::string text = ChatTemplate(model.directory); !text.empty())
-    file.AddText("tokenizer.chat_template", text);
+  if (const auto found = FindChatTemplate(model.directory); found && !found->text.empty())
+    file.AddText("tokenizer.chat_template", found->text);
   return notes;
 }
 

@@ -80,6 +80,9 @@ std::vector<double> ParseFactors(const ConfigReader& settings, const char* key, 
   return factors;
 }
 
+// Phi-3, the only family with longrope, has this default in transformers.
+constexpr int64_t kLongRopeOriginal = 4096;
+
 void ParseLongRope(const ConfigReader& settings, int64_t max_positions, int64_t head_dim, RopeSpec& rope) {
   rope.kind = RopeKind::kLongRope;
   const auto original = static_cast<double>(rope.original_max_positions);
@@ -109,13 +112,14 @@ RopeSpec ParseRope(const ConfigReader& config, const Family& family, const Model
   const int64_t rotated = rope.RotaryDim(model.head_dim);
   Check(rotated >= 2 && rotated % 2 == 0, "{}: partial_rotary_factor {} of head_dim {} is {}, expected an even number",
         file, rope.partial, model.head_dim, rotated);
-  // A value beside the settings takes precedence over one among them, as in transformers.
-  rope.original_max_positions =
-      config.Integer("original_max_position_embeddings", 1, kMaxPositions,
-                     settings.Integer("original_max_position_embeddings", 1, kMaxPositions, model.max_positions));
-  if (of.query_beta) rope.query_beta = settings.Number("llama_4_scaling_beta", 0, 1e3, 0);
   std::string kind = settings.Word("rope_type", settings.Word("type", "default"));
   if (of.longrope && (kind == "su" || kind == "yarn")) kind = "longrope";
+  // A value beside the settings takes precedence over one among them, as in transformers.
+  const int64_t original = kind == "longrope" ? kLongRopeOriginal : model.max_positions;
+  rope.original_max_positions =
+      config.Integer("original_max_position_embeddings", 1, kMaxPositions,
+                     settings.Integer("original_max_position_embeddings", 1, kMaxPositions, original));
+  if (of.query_beta) rope.query_beta = settings.Number("llama_4_scaling_beta", 0, 1e3, 0);
   if (kind == "linear") {
     rope.kind = RopeKind::kLinear;
     rope.factor = settings.Number("factor", 1, 1e6);
@@ -294,9 +298,11 @@ Json TextConfig(const Json& json, const std::string& name) {
   Json alone = *text;
   alone["architectures"] = Json::array({model->first});
   alone["model_type"] = model->second;
-  // These stand beside the text model's settings, or among them.
-  for (const char* key : {"tie_word_embeddings", "dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id",
-                          "quantization_config", "transformers_version", "_name_or_path"})
+  // These stand beside the text model's settings, or among them. The head is that of the whole model, as in
+  // transformers 5.
+  if (json.contains("tie_word_embeddings")) alone["tie_word_embeddings"] = json["tie_word_embeddings"];
+  for (const char* key : {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config",
+                          "transformers_version", "_name_or_path"})
     if (json.contains(key) && !alone.contains(key)) alone[key] = json[key];
   return alone;
 }

@@ -48,9 +48,10 @@ bool IsOff(const std::string& key, const Json& value) {
                                                  "use_bidirectional_attention",
                                                  "use_parallel_residual",
                                                  "add_cross_attention",
-                                                 "tie_encoder_decoder"};
+                                                 "tie_encoder_decoder",
+                                                 "lm_head_bias"};
   if (off.contains(key)) return value == false;
-  if (key == "partial_rotary_factor") return value == 1;
+  if (key == "partial_rotary_factor" || key == "full_attn_mod" || key == "interpolate_factor") return value == 1;
   // A list without an entry that is anything else.
   return key == "layer_types" && value.is_array() &&
          std::all_of(value.begin(), value.end(), [](const Json& type) { return type == "full_attention"; });

@@ -177,6 +177,9 @@ BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model) {
 }
 
 BlockSpec Gemma3Block(const ConfigReader& config, const ModelConfig& model) {
+  // transformers reads this setting and then does not apply it.
+  Check(!config.Has("attn_logit_softcapping"), "{}: attn_logit_softcapping is not supported for Gemma 3",
+        config.file());
   BlockSpec block = GemmaBlock(config, model);
   block.qk_norm = true;
   const std::vector<bool> slides =
@@ -204,6 +207,8 @@ BlockSpec SmolLm3Block(const ConfigReader& config, const ModelConfig& model) {
   block.ropes = RopesOf(rotates, RopeChoice::kFirst, RopeChoice::kNone);
   const bool used = config.Flag("use_sliding_window", false);
   std::vector<bool> slides = SlidingLayers(config, model, [&](int64_t layer) { return !rotates[layer]; });
+  const bool contradicts = !used && config.Has("layer_types") && std::count(slides.begin(), slides.end(), true) > 0;
+  Check(!contradicts, "{}: layer_types has sliding_attention, but use_sliding_window is not true", config.file());
   if (!used) slides.assign(slides.size(), false);
   block.windows = ReadWindows(config, model, 0, slides);
   return block;
@@ -233,6 +238,7 @@ BlockSpec Olmo3Block(const ConfigReader& config, const ModelConfig& model) {
 
 // With a window, the layers without one have no rotary embedding.
 BlockSpec Exaone4Block(const ConfigReader& config, const ModelConfig& model) {
+  Check(config.Flag("reorder_qk_norm", true), "{}: reorder_qk_norm is false, which is not supported", config.file());
   BlockSpec block = NormsBehind(PlainBlock(config, model));
   const bool hybrid = config.Has("sliding_window"), named = config.Has("layer_types");
   // Released configs have a word here beside layer_types.
@@ -404,7 +410,7 @@ const std::vector<Family>& Families() {
        .models = "Gemma 2",
        .defaults = R"({"tie_word_embeddings": true, "head_dim": 256, "query_pre_attn_scalar": 256,
                        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0})",
-       .harmless = {"hidden_act"},
+       .harmless = {"hidden_act", "sliding_window_size"},
        .places = kGemmaPlaces},
       {.architecture = "Gemma3ForCausalLM",
        .name = "gemma3",
@@ -495,9 +501,11 @@ const std::vector<Family>& Families() {
        .name = "cohere",
        .block = CohereBlock,
        .models = "Command R, Aya 23",
-       .defaults = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": true})",
+       .defaults =
+           R"({"layer_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": true, "rope_theta": 500000.0})",
        .eps = "layer_norm_eps",
        .rope = {.interleaved = true},
+       .harmless = {"model_max_length"},
        .places = {{"input_layernorm.weight", {&B::shared_norm}}}},
       {.architecture = "Cohere2ForCausalLM",
        .name = "cohere2",

@@ -93,6 +93,7 @@ Json BaseConfig(const std::filesystem::path& model) {
 
 Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::string>* resized) {
   Json config = BaseConfig(model.directory);
+  const bool says_tied = ConfigFromJson(config, (model.directory / "config.json").string()).tied_head;
   // Some families choose the layers with a window by number. Numbers change when layers are removed, so the windows are
   // named.
   const std::vector<int64_t>& windows = model.weights->config.block.windows;
@@ -116,7 +117,8 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
   config.erase("auto_map");  // the code that it names is not copied
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = Name(model.weights->embedding.dtype);
-  if (model.weights->config.tied_head && !plan.TiedHead(*model.weights)) config["tie_word_embeddings"] = false;
+  // The plan has a head of its own, or the checkpoint has one that differs from the embedding table.
+  if (says_tied && !plan.TiedHead(*model.weights)) config["tie_word_embeddings"] = false;
   return KeptConfig(std::move(config), plan, resized);
 }
 

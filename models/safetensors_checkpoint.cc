@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 #include <system_error>
@@ -53,6 +54,14 @@ class SafetensorsCheckpoint final : public Checkpoint {
           name);
     used_.insert(name);
     return {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), tensor.shape};
+  }
+
+  // As in transformers 5, a stored head that differs from the embedding table counts for more than tie_word_embeddings.
+  bool HasTiedHead(bool config) const override {
+    const auto embedding = tensors_.find("model.embed_tokens.weight"), head = tensors_.find("lm_head.weight");
+    if (!config || embedding == tensors_.end() || head == tensors_.end()) return config;
+    const TensorView &a = embedding->second, &b = head->second;
+    return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.bytes()) == 0;
   }
 
   void RefuseLeftOver(bool tied_head, bool adapters_beside) const override {

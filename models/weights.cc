@@ -145,12 +145,14 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   return LoadWeights(model, IsGguf(model) ? LoadGgufConfig(model) : LoadConfig(model / "config.json"), options);
 }
 
-std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const ModelConfig& config,
+std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const ModelConfig& said,
                                            const LoadOptions& options) {
   auto weights = std::make_shared<Weights>();
   weights->directory = model;
-  weights->config = config;
+  weights->config = said;
+  const ModelConfig& config = weights->config;
   const auto checkpoint = IsGguf(model) ? OpenGguf(model, config) : OpenSafetensors(model, config);
+  weights->config.tied_head = checkpoint->HasTiedHead(said.tied_head);
   weights->storage = checkpoint->Storage();
   NoProgress silent;
   Progress& progress = options.progress != nullptr ? *options.progress : silent;

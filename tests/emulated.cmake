@@ -50,7 +50,7 @@ shiftrt_test(emulated_gradients SOURCES cuda/finetune_test.cc cuda/gradients_tes
 shiftrt_emulated_hopper_test(emulated_gradients GradientsOnGpu.OfLora*:GradientsOnGpu.StepsAndSums*)
 shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emulated/fit_costs_test.cc emulated/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
 find_package(CLI11 REQUIRED)
-shiftrt_test(emulated_options SOURCES emulated/options_test.cc emulated/turns_test.cc ${PROJECT_SOURCE_DIR}/tools/gpus.cc ${PROJECT_SOURCE_DIR}/tools/options.cc
+shiftrt_test(emulated_options SOURCES emulated/options_test.cc emulated/turns_test.cc ${PROJECT_SOURCE_DIR}/tools/gpus.cc ${PROJECT_SOURCE_DIR}/tools/options.cc ${PROJECT_SOURCE_DIR}/tools/outputs.cc
              ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc
              ${PROJECT_SOURCE_DIR}/tools/pulling.cc ${PROJECT_SOURCE_DIR}/tools/splitting.cc ${PROJECT_SOURCE_DIR}/tools/table.cc
              DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_api CLI11::CLI11 nlohmann_json::nlohmann_json)

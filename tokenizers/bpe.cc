@@ -6,6 +6,7 @@
 #include <queue>
 
 #include "runtime/check.h"
+#include "tokenizers/load.h"
 #include "tokenizers/utf8.h"
 
 namespace shiftrt {
@@ -74,6 +75,7 @@ BpeTokenizer::BpeTokenizer(BpeParts parts, const TokenizerSettings& settings, co
       fuse_unknown_(parts.fuse_unknown) {
   vocabulary_ = std::move(parts.vocabulary);
   decoder_ = std::move(parts.decoder);
+  for (AddedToken& token : NamedTokens(settings, vocabulary_, parts.added)) parts.added.push_back(std::move(token));
   AddTokens(parts.added, where_);
   try {
     for (const AddedToken& token : parts.added) {
@@ -102,7 +104,8 @@ std::optional<BpeMerge> BpeTokenizer::FindMerge(std::string_view word, const Sym
     return merge ? std::optional(*merge) : std::nullopt;
   }
   const size_t length = left.length + right.length;
-  if (length > vocabulary_.longest()) return std::nullopt;
+  // Between symbols that do not touch, a character without a token was left out.
+  if (left.begin + left.length != right.begin || length > vocabulary_.longest()) return std::nullopt;
   const auto id = vocabulary_.Find(word.substr(left.begin, length));
   return id ? std::optional(BpeMerge{*id, *id}) : std::nullopt;
 }
@@ -121,8 +124,8 @@ void BpeTokenizer::AddUnspelt(std::string_view word, size_t begin, size_t length
       return;
     }
   }
-  Check(unknown_ >= 0, "{}: no token for '{}' in the text, and none for the unknown", where_,
-        word.substr(begin, length));
+  // Without a token for the unknown, the character gives no token, as in the library `tokenizers`.
+  if (unknown_ < 0) return;
   if (fuse_unknown_ && !symbols.empty() && symbols.back().id == unknown_) {
     symbols.back().length += length;
   } else {

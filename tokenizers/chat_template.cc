@@ -3,7 +3,6 @@
 
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
@@ -85,20 +84,26 @@ std::string ChatTemplate::Render(const ordered_json& variables) const {
   return template_.Render(all, std::time(nullptr));
 }
 
-std::unique_ptr<ChatTemplate> LoadChatTemplate(const fs::path& model, const Tokenizer& tokenizer) {
-  const json config = IsGguf(model) ? json::object() : ReadTokenizerJsonIfPresent(model / kConfig);
-  const auto make = [&](std::string_view text, const fs::path& file) {
-    return std::make_unique<ChatTemplate>(text, file.string(), SpecialTokens(model, config, tokenizer));
-  };
+std::optional<ChatTemplateText> FindChatTemplate(const fs::path& model) {
   if (IsGguf(model)) {
-    const std::string text = GgufChatTemplate(GgufFile(model));
-    return text.empty() ? nullptr : make(text, model);
+    std::string text = GgufChatTemplate(GgufFile(model));
+    return text.empty() ? std::nullopt : std::optional(ChatTemplateText{std::move(text), model});
   }
-  const fs::path own = model / "chat_template.jinja", legacy = model / "chat_template.json";
-  if (fs::exists(own)) return make(ReadFile(own, JinjaTemplate::kMaxBytes), own);
-  if (const auto text = TemplateIn(config, (model / kConfig).string())) return make(*text, model / kConfig);
-  if (const auto text = TemplateIn(ReadTokenizerJsonIfPresent(legacy), legacy.string())) return make(*text, legacy);
-  return nullptr;
+  const fs::path own = model / "chat_template.jinja";
+  if (fs::exists(own)) return ChatTemplateText{ReadFile(own, JinjaTemplate::kMaxBytes), own};
+  for (const char* name : {kConfig, "chat_template.json"}) {
+    const fs::path file = model / name;
+    if (auto text = TemplateIn(ReadTokenizerJsonIfPresent(file), file.string()))
+      return ChatTemplateText{*std::move(text), file};
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<ChatTemplate> LoadChatTemplate(const fs::path& model, const Tokenizer& tokenizer) {
+  const std::optional<ChatTemplateText> found = FindChatTemplate(model);
+  if (!found) return nullptr;
+  const json config = IsGguf(model) ? json::object() : ReadTokenizerJsonIfPresent(model / kConfig);
+  return std::make_unique<ChatTemplate>(found->text, found->file.string(), SpecialTokens(model, config, tokenizer));
 }
 
 }  // namespace shiftrt

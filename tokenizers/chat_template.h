@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,13 @@ class ChatTemplate {
   JinjaTemplate template_;
   std::map<std::string, std::string> special_tokens_;
 };
+
+struct ChatTemplateText {
+  std::string text;
+  std::filesystem::path file;
+};
+// Returns the template of a model and the file that has it, as LoadChatTemplate finds it, without parsing it.
+std::optional<ChatTemplateText> FindChatTemplate(const std::filesystem::path& model);
 
 // Loads the template of a GGUF file, or of a model directory: chat_template.jinja, or else "chat_template" of
 // tokenizer_config.json (the one named "default" if there are several), or else chat_template.json. Null if there is

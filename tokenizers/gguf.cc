@@ -262,6 +262,8 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
   if (IsSentencePiece(metadata)) {
     files["tokenizer.model"] = SentencePieceModel(metadata, tokens);
     config = {{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", tokens.add_bos.value_or(true)}};
+    // transformers takes the space before a text from this key and not from tokenizer.model.
+    if (!metadata.Flag(kAddSpace, true)) config["add_prefix_space"] = false;
     config["unk_token"] = tokens.pieces[metadata.Integer(kUnknownId, 0, std::ssize(tokens.pieces) - 1, 0)];
   } else {
     files["tokenizer.json"] = BpeJson(metadata, tokens).dump();

@@ -104,10 +104,7 @@ class Reader {
         parts_.added.push_back(ParseAddedToken(token, ParseTokenId(token.at("id"), where_), where_));
     }
     // tokenizer_config.json repeats these tokens and may add others.
-    for (const AddedToken& token : settings_.added) {
-      const auto same = [&](const AddedToken& other) { return other.content == token.content && other.id == token.id; };
-      if (std::none_of(parts_.added.begin(), parts_.added.end(), same)) parts_.added.push_back(token);
-    }
+    parts_.added = WithTokensBeside(std::move(parts_.added), settings_);
   }
 
   void ReadNormalizer(const json& step) {
@@ -160,8 +157,11 @@ class Reader {
       }
     }
     const std::string behavior = step.at("behavior").get<std::string>();
-    if (behavior != "Isolated" && behavior != "Removed") Refuse("Split behavior", behavior);
-    const bool all = behavior == "Isolated", invert = Flag(step, "invert", false);
+    const bool all = behavior == "Isolated", with_next = behavior == "MergedWithNext";
+    const bool invert = Flag(step, "invert", false);
+    if (with_next || behavior == "MergedWithPrevious")
+      return parts_.pre_tokenizer.AddMergingSplit(SplitPattern(expression, where_), with_next, invert);
+    if (!all && behavior != "Removed") Refuse("Split behavior", behavior);
     parts_.pre_tokenizer.AddSplit(SplitPattern(expression, where_), all || invert, all || !invert);
   }
 
@@ -239,7 +239,10 @@ std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings) 
 
 std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings, const json& root,
                                              const std::string& where) {
-  return Reader(settings, where).Read(root);
+  // Beside a tokenizer.json, transformers (5.x) does not read the flag add_bos_token: the template decides.
+  TokenizerSettings without_flag = settings;
+  without_flag.add_bos.reset();
+  return Reader(without_flag, where).Read(root);
 }
 
 }  // namespace shiftrt

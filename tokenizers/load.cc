@@ -26,36 +26,51 @@ std::optional<std::string> TokenName(const json& token) {
   return token.is_object() ? token.at("content").get<std::string>() : token.get<std::string>();
 }
 
-// Names of the special tokens of one file.
-std::vector<std::string> SpecialNames(const json& config) {
-  std::vector<std::string> names;
+// The special tokens that tokenizer_config.json or, for keys that it lacks, special_tokens_map.json names. They have no
+// ids.
+std::vector<AddedToken> ReadNamedTokens(const std::filesystem::path& directory, const json& config, const json& map) {
+  std::vector<AddedToken> named;
+  const std::string where = directory.string();
+  const auto add = [&](const json& value) {
+    if (value.is_null()) return;
+    AddedToken token =
+        value.is_object() ? ParseAddedToken(value, -1, where) : AddedToken{.content = value.get<std::string>()};
+    token.special = true;
+    named.push_back(std::move(token));
+  };
   for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"})
-    if (config.contains(key))
-      if (const auto name = TokenName(config[key])) names.push_back(*name);
-  if (config.contains("additional_special_tokens") && config["additional_special_tokens"].is_array())
-    for (const json& token : config["additional_special_tokens"])
-      if (const auto name = TokenName(token)) names.push_back(*name);
-  return names;
+    add(config.contains(key) ? config[key] : map.value(key, json()));
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    const json list = config.contains(key) ? config[key] : map.value(key, json());
+    // transformers 5 gives names to some of these tokens; the list is then an object.
+    if (list.is_array() || list.is_object())
+      for (const json& value : list) add(value);
+  }
+  return named;
 }
 
-std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, const json& config, const json& map) {
+std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, const json& config,
+                                        const std::vector<AddedToken>& named) {
   std::vector<AddedToken> added;
+  const auto is_named = [&](const AddedToken& token) {
+    return std::any_of(named.begin(), named.end(), [&](const auto& other) { return other.content == token.content; });
+  };
   if (config.contains("added_tokens_decoder")) {
     const std::string where = (directory / "tokenizer_config.json").string();
     for (const auto& [key, token] : config["added_tokens_decoder"].items()) {
       int64_t id = -1;
       Check(ParseNumber(key, &id), "{}: added_tokens_decoder: '{}' is not a token id", where, key);
       added.push_back(ParseAddedToken(token, id, where));
+      added.back().special |= is_named(added.back());
     }
   }
-  std::vector<std::string> special = SpecialNames(config);
-  for (const std::string& name : SpecialNames(map)) special.push_back(name);
   const auto path = directory / "added_tokens.json";
   const json more = ReadTokenizerJsonIfPresent(path);
   for (const auto& [content, id] : more.items()) {
     AddedToken token{.content = content, .id = ParseTokenId(id, path.string())};
-    token.special = std::find(special.begin(), special.end(), content) != special.end();
+    token.special = is_named(token);
     token.normalized = !token.special;
+    token.has_flags = false;
     const auto known = std::find_if(added.begin(), added.end(), [&](const auto& other) {
       return other.content == token.content && other.id == token.id;
     });
@@ -125,7 +140,9 @@ TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory) 
   settings.directory = directory;
   if (const json tokenizer_class = config.value("tokenizer_class", json()); !tokenizer_class.is_null())
     settings.tokenizer_class = tokenizer_class.get<std::string>();
-  settings.added = ReadAddedTokens(directory, config, map);
+  settings.added = ReadAddedTokens(directory, config, ReadNamedTokens(directory, config, map));
+  // Beside added_tokens_decoder, transformers does not read special_tokens_map.json.
+  settings.named = ReadNamedTokens(directory, config, config.contains("added_tokens_decoder") ? json::object() : map);
   // An explicit null in tokenizer_config.json means that there is no such token; the id in config.json is then ignored.
   const auto name = [&](const char* key, const char* id_key, std::optional<std::string>& token, int64_t& id) {
     if (config.contains(key)) {
@@ -175,6 +192,35 @@ AddedToken ParseAddedToken(const json& json, int64_t id, const std::string& wher
   token.rstrip = flag("rstrip", false);
   token.normalized = flag("normalized", !token.special);
   return token;
+}
+
+std::vector<AddedToken> WithTokensBeside(std::vector<AddedToken> added, const TokenizerSettings& settings) {
+  for (const AddedToken& token : settings.added) {
+    const auto known = std::find_if(added.begin(), added.end(), [&](const AddedToken& other) {
+      return other.id == token.id && other.content == token.content;
+    });
+    if (known == added.end()) {
+      added.push_back(token);
+    } else if (token.has_flags) {
+      *known = token;
+    }
+  }
+  return added;
+}
+
+std::vector<AddedToken> NamedTokens(const TokenizerSettings& settings, const Vocabulary& vocabulary,
+                                    const std::vector<AddedToken>& added) {
+  std::vector<AddedToken> found;
+  const auto among = [](const std::vector<AddedToken>& tokens, const std::string& content) {
+    return std::any_of(tokens.begin(), tokens.end(), [&](const auto& token) { return token.content == content; });
+  };
+  for (AddedToken token : settings.named) {
+    const auto id = vocabulary.Find(token.content);
+    if (!id || among(added, token.content) || among(found, token.content)) continue;
+    token.id = *id;
+    found.push_back(std::move(token));
+  }
+  return found;
 }
 
 std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings) {

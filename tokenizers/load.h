@@ -19,6 +19,12 @@ nlohmann::json ReadTokenizerJson(const std::filesystem::path& path);
 nlohmann::json ReadTokenizerJsonIfPresent(const std::filesystem::path& path);
 // Parses an added token of tokenizer.json or tokenizer_config.json.
 AddedToken ParseAddedToken(const nlohmann::json& json, int64_t id, const std::string& where);
+// The added tokens of a tokenizer.json with those of the files beside it. As in transformers, the flags in
+// tokenizer_config.json take precedence.
+std::vector<AddedToken> WithTokensBeside(std::vector<AddedToken> added, const TokenizerSettings& settings);
+// The tokens of settings.named that `vocabulary` has and that `added` lacks, with their ids.
+std::vector<AddedToken> NamedTokens(const TokenizerSettings& settings, const Vocabulary& vocabulary,
+                                    const std::vector<AddedToken>& added);
 // Throws Error naming `where` unless `json` is an integer that can be a token id.
 int64_t ParseTokenId(const nlohmann::json& json, const std::string& where);
 

@@ -172,6 +172,22 @@ void SplitPattern::Split(std::string_view text, const std::function<void(std::st
   if (done < text.size()) on_piece(text.substr(done), false);
 }
 
+void PreTokenizer::RunMergingSplit(const MergingSplit& split, std::string_view text, const PieceSink& next) const {
+  std::string_view held;  // the piece that the next one may join
+  bool held_joins = false;
+  split.pattern.Split(text, [&](std::string_view piece, bool matched) {
+    const bool joins = matched != split.invert;
+    if (!held.empty() && (split.with_next ? held_joins && !joins : joins && !held_joins)) {
+      held = {held.data(), held.size() + piece.size()};
+    } else {
+      if (!held.empty()) next(held);
+      held = piece;
+    }
+    held_joins = joins;
+  });
+  if (!held.empty()) next(held);
+}
+
 void PreTokenizer::RunMetaspace(const Metaspace& metaspace, std::string_view text, bool at_start,
                                 const std::function<void(std::string_view, bool)>& next) const {
   const std::string& mark = metaspace.replacement;
@@ -193,6 +209,10 @@ void PreTokenizer::Run(size_t step, std::string_view text, bool at_start, const 
     split->pattern.Split(text, [&](std::string_view piece, bool matched) {
       if (matched ? split->keep_matches : split->keep_rest)
         Run(step + 1, piece, at_start && piece.data() == text.data(), sink);
+    });
+  } else if (const auto* merging = std::get_if<MergingSplit>(&steps_[step])) {
+    RunMergingSplit(*merging, text, [&](std::string_view piece) {
+      Run(step + 1, piece, at_start && piece.data() == text.data(), sink);
     });
   } else if (const auto* metaspace = std::get_if<Metaspace>(&steps_[step])) {
     RunMetaspace(*metaspace, text, at_start,

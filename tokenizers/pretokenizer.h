@@ -59,6 +59,12 @@ class PreTokenizer {
   void AddSplit(SplitPattern pattern, bool keep_matches, bool keep_rest) {
     steps_.push_back(SplitStep{std::move(pattern), keep_matches, keep_rest});
   }
+  // A split that keeps all of the text: each match belongs to the piece before it or, if `with_next`, to the piece
+  // after it. As in the library `tokenizers`, of several adjacent matches only the one beside that piece joins it, and
+  // with `invert` the text between the matches joins the matches.
+  void AddMergingSplit(SplitPattern pattern, bool with_next, bool invert) {
+    steps_.push_back(MergingSplit{std::move(pattern), with_next, invert});
+  }
   void AddPrefixSpace() { steps_.push_back(PrefixSpace{}); }
 
   enum class Prepend { kAlways, kFirst, kNever };
@@ -74,6 +80,10 @@ class PreTokenizer {
     SplitPattern pattern;
     bool keep_matches, keep_rest;
   };
+  struct MergingSplit {
+    SplitPattern pattern;
+    bool with_next, invert;
+  };
   struct PrefixSpace {};
   struct Metaspace {
     std::string replacement;
@@ -82,10 +92,11 @@ class PreTokenizer {
   };
 
   void Run(size_t step, std::string_view text, bool at_start, const PieceSink& sink) const;
+  void RunMergingSplit(const MergingSplit& split, std::string_view text, const PieceSink& next) const;
   void RunMetaspace(const Metaspace& metaspace, std::string_view text, bool at_start,
                     const std::function<void(std::string_view, bool)>& next) const;
 
-  std::vector<std::variant<SplitStep, PrefixSpace, Metaspace>> steps_;
+  std::vector<std::variant<SplitStep, MergingSplit, PrefixSpace, Metaspace>> steps_;
 };
 
 }  // namespace shiftrt

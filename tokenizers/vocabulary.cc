@@ -130,11 +130,8 @@ std::string VocabularyTokenizer::Decode(std::span<const int32_t> ids, bool skip_
     if (id >= 0 && id < vocab_size() && vocabulary_.Piece(id) == nullptr) continue;
     const std::string& piece = PieceOrThrow(id);
     const auto added = special_.find(id);
-    if (added == special_.end()) {
-      decoder_.Append(piece, bytes);
-    } else if (!(added->second && skip_special)) {
-      bytes += piece;
-    }
+    if (skip_special && added != special_.end() && added->second) continue;
+    decoder_.Append(piece, bytes);
   }
   size_t spaces = 0;
   while (spaces < bytes.size() && spaces < static_cast<size_t>(decoder_.strip_spaces) && bytes[spaces] == ' ') ++spaces;

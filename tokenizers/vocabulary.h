@@ -43,6 +43,7 @@ struct AddedToken {
   std::string content;
   int64_t id = -1;
   bool special = false, lstrip = false, rstrip = false, normalized = false;
+  bool has_flags = true;  // false if its file, added_tokens.json, has no flags
 };
 
 // Splits a text at the added tokens that it contains: leftmost first, then longest.
@@ -80,6 +81,7 @@ struct TokenizerSettings {
   std::filesystem::path directory;
   std::string tokenizer_class;
   std::vector<AddedToken> added;
+  std::vector<AddedToken> named;  // special tokens that have a name, such as eos_token, but no id
   std::optional<std::string> bos, eos;
   int64_t bos_id = -1, eos_id = -1;  // used if only config.json names them
   std::optional<bool> add_bos;

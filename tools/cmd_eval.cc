@@ -66,6 +66,7 @@ struct Repairing {
 };
 
 int Run(const EvalCommandOptions& options) {
+  if (options.evaluation.tasks.empty()) FailUsage("--tasks: its value is empty");
   const Suites suites = options.evaluation.Load(options.common);
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
@@ -79,7 +80,8 @@ int Run(const EvalCommandOptions& options) {
     paper = PaperSettingOf(model);
   } else {
     if (model.MadeBy() != nullptr)
-      FailUsage("{} is already pruned; give the model it was made from, or leave --prune out", options.common.model);
+      FailUsage("{} is already pruned or fine-tuned; give the model it was made from, or leave --prune out",
+                options.common.model);
     Recipe recipe = options.recipe.Parse(options.common.seed);
     std::vector<std::string> known = VariantNames(recipe);
     for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));

@@ -180,7 +180,8 @@ int Run(const FinetuneCommand& command) {
   const Suites suites = command.evaluation.Load(command.common);
   const Resources resources = command.common.MakeResources();
   const LanguageModel model = command.common.OpenLanguageModel();
-  RefuseSavingOver(model, command.save);
+  for (const Training& training : Trainings(command, model, settings))
+    RefuseSavingOver(model, command.common.model, training.save);
   const auto progress = command.common.MakeProgress();
   const bool first = command.common.processes->first();  // Only this process writes.
   // The text to learn from is what was named, or calibration.txt in the model's directory, as for `run`, or C4.

@@ -121,7 +121,8 @@ GenerationTotals PrintReplies(const GenerateOptions& options, const LanguageMode
 std::string ReplyKey(const GenerateOptions& options, const std::string& model, std::span<const int32_t> prompt,
                      size_t i) {
   const GenerationSettings& settings = options.settings;
-  return ReplyJournal::KeyOf(fmt::format("{} {} {} {} {} {} {}", model, settings.max_tokens, settings.temperature,
+  return ReplyJournal::KeyOf(fmt::format("{} {} {} {} {} {} {} {} {}", model, options.common.device,
+                                         options.common.products, settings.max_tokens, settings.temperature,
                                          settings.top_p, settings.top_k, settings.seed + i, fmt::join(prompt, " ")));
 }
 
@@ -260,6 +261,7 @@ Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) 
                  "with --prompts: write the lines to this file instead. The same command continues where an "
                  "interrupted one\nhas ended; until the end, FILE.journal has the finished replies")
       ->check(FileOutput())
+      ->check(JournalOutput(".journal"))
       ->needs(prompts);
   options->chat.AddTo(app);
   app.add_option("--max-tokens", options->settings.max_tokens,

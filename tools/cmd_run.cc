@@ -190,7 +190,7 @@ int Run(const RunOptions& options) {
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
   const LanguageModel model = options.common.OpenLanguageModel();
-  if (!options.save.empty()) RefuseSavingOver(model, options.save);
+  if (!options.save.empty()) RefuseSavingOver(model, options.common.model, options.save);
   if (options.common.processes->split()) RefuseSplit(options);
   CheckRecipe(model, recipe);
   // Said now, not after the hour that calibration may take.

@@ -120,7 +120,7 @@ int Run(CLI::App& app, SweepOptions& options) {
   const bool first = options.common.processes->first();  // the one that writes
   const LanguageModel model = options.common.OpenLanguageModel();
   if (model.MadeBy() != nullptr)
-    FailUsage("{} is already pruned; give the model it was made from", options.common.model);
+    FailUsage("{} is already pruned or fine-tuned; give the model it was made from", options.common.model);
   const int64_t hidden = model.Shape().hidden;
   settings.calibration = CalibrationFor(options.calib, model, options.common);
   SweepAxes axes = MakeAxes(options, settings.calibration, hidden);
@@ -226,7 +226,8 @@ Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->evaluation.AddTasksTo(app, "--eval");
   app.add_option("--journal", options->journal,
                  "keep finished cells in this file; an interrupted sweep continues from it, and removes it at the end")
-      ->check(FileOutput());
+      ->check(FileOutput())
+      ->check(JournalOutput());
   app.add_option("--csv", options->csv, "write one line per setting and seed to this file, as they are found")
       ->check(FileOutput());
   app.add_option("--markdown", options->markdown, "write the table to this file in Markdown")->check(FileOutput());

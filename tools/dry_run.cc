@@ -34,7 +34,7 @@ ModelShapes OpenShapes(const DryRun& run) {
   if (!run.options.config.empty()) return ShapesOfConfig(run.options.config, dtype);
   const std::filesystem::path model = ResolveModel(run.common.model);
   if (std::filesystem::exists(model / kAdaptedFile) || IsHfLra(model))
-    FailUsage("{} is already pruned; give the model it was made from", run.common.model);
+    FailUsage("{} is already pruned or fine-tuned; give the model it was made from", run.common.model);
   return ShapesOfModel(model, dtype);
 }
 

@@ -66,9 +66,10 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
   add(app.add_option("--items", items, "write prompts and scores to this file, one JSON line per item"))
       ->check(FileOutput());
   add(app.add_option(
-      "--journal", journal,
-      "file that records finished batches, from which an interrupted evaluation continues; removed when\n"
-      "all results are written (default: a file in ~/.cache/shiftrt)"));
+          "--journal", journal,
+          "file that records finished batches, from which an interrupted evaluation continues; removed when\n"
+          "all results are written (default: a file in ~/.cache/shiftrt)"))
+      ->check(JournalOutput());
 }
 
 Suites EvaluationOptions::Load(const CommonOptions& common) const {

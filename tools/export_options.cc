@@ -8,6 +8,7 @@
 #include <set>
 
 #include "shiftrt/error.h"
+#include "tools/outputs.h"
 
 namespace shiftrt {
 
@@ -63,7 +64,7 @@ std::vector<ExportTarget> ParseExportTargets(const std::vector<std::string>& tex
     return names;
   };
   std::vector<ExportTarget> targets;
-  std::set<std::filesystem::path> taken = {std::filesystem::weakly_canonical(save)};
+  std::set<std::filesystem::path> taken = {WholePath(save)};
   for (const std::string& text : texts) {
     const auto& [name, output] = targets.emplace_back(ParseExportTarget(text));
     const ExportFormatName format = FormatOf(targets.back());
@@ -75,7 +76,7 @@ std::vector<ExportTarget> ParseExportTargets(const std::vector<std::string>& tex
     if (trains && !format.own_tensors)
       refuse(text, name, "--recover changes weights of blocks", "no --recover",
              formats_for(effects.adapters, true, false));
-    if (!taken.insert(std::filesystem::weakly_canonical(output)).second)
+    if (!taken.insert(WholePath(output)).second)
       throw UsageError(fmt::format("--export {}: something else is written to this directory too", text));
     const std::string instead = "--" + format.holds;
     if (effects.adapters && !format.adapters)

@@ -26,11 +26,13 @@
 #include "runtime/not_finite.h"
 #include "runtime/printable.h"
 #include "runtime/temporary_name.h"
+#include "runtime/utf8.h"
 #include "tools/color.h"
 #include "tools/completion.h"
 #include "tools/fields.h"
 #include "tools/help.h"
 #include "tools/options.h"
+#include "tools/outputs.h"
 #include "tools/standard_output.h"
 
 namespace {
@@ -255,7 +257,11 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
     processes->InTurns([&] {
       try {
         app.parse(static_cast<int>(arguments.size()), arguments.data());
+        for (const auto& [command, run] : commands)
+          if (command->parsed()) shiftrt::CheckPaths(*command);
       } catch (const CLI::ParseError&) {
+        wrong = std::current_exception();
+      } catch (const shiftrt::UsageError&) {
         wrong = std::current_exception();
       }
     });
@@ -300,6 +306,14 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
   }
 }
 
+// Records and JSON have the names of files. A name that they could not hold is refused before any work.
+void RefuseInvalidUtf8(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (!shiftrt::IsValidUtf8(argv[i]))
+      shiftrt::FailUsage("argument {}, \"{}\", is not valid UTF-8; a file can be given another name", i,
+                         shiftrt::Printable(argv[i]));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -314,6 +328,7 @@ int main(int argc, char** argv) {
     reserve = new char[kReserveBytes];
     std::set_new_handler(OnNoMemory);
     usual_end = std::set_terminate(OnTerminate);
+    RefuseInvalidUtf8(argc, argv);
     const std::shared_ptr<shiftrt::Processes> processes = shiftrt::JoinProcesses();
     if (!processes->first() && std::freopen("/dev/null", "w", stdout) == nullptr) return kFailed;
     return shiftrt::FinishStandardOutput(RunCommand(argc, argv, processes), kFailed);

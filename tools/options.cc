@@ -11,6 +11,7 @@
 #include "runtime/files.h"
 #include "runtime/host_memory.h"
 #include "tools/gpus.h"
+#include "tools/outputs.h"
 #include "tools/progress_bar.h"
 #include "tools/pulling.h"
 #include "tools/splitting.h"
@@ -93,9 +94,11 @@ void CommonOptions::AddSeedTo(CLI::App& app, const std::string& of) {
 
 namespace {
 
-// A validator that passes where `attempt` throws no Error.
-CLI::Validator Output(const std::string& type, const std::function<void(const std::string&)>& attempt) {
+// A validator of outputs (tools/outputs.h has their names), which passes where `attempt` throws no Error.
+CLI::Validator Output(const std::string& name, const std::string& type,
+                      const std::function<void(const std::string&)>& attempt) {
   const auto why_not = [attempt](const std::string& path) -> std::string {
+    if (path.empty()) return "its value is empty";
     try {
       attempt(path);
       return "";
@@ -103,7 +106,7 @@ CLI::Validator Output(const std::string& type, const std::function<void(const st
       return error.what();
     }
   };
-  return CLI::Validator(why_not, type);
+  return CLI::Validator(why_not, type, name);
 }
 
 }  // namespace
@@ -179,16 +182,44 @@ void CommonOptions::WriteJson(const nlohmann::json& result) const {
 }
 
 CLI::Validator FileOutput() {
-  return Output("FILE", [](const std::string& path) { AtomicFile trial(path); });
+  return Output(kFileOutput, "FILE", [](const std::string& path) { AtomicFile trial(path); });
 }
 
 CLI::Validator DirectoryOutput() {
-  return Output("DIR", [](const std::string& path) { AtomicDirectory(path).Create("trial"); });
+  return Output(kDirectoryOutput, "DIR", [](const std::string& path) { AtomicDirectory(path).Create("trial"); });
 }
 
-void RefuseSavingOver(const LanguageModel& model, const std::filesystem::path& save) {
-  if (std::filesystem::exists(save / "config.json") && std::filesystem::equivalent(save, model.Directory()))
-    FailUsage("--save {}: this is the model itself; save somewhere else", save.string());
+CLI::Validator JournalOutput(const std::string& suffix) {
+  return Output(kFileOutput, "", [suffix](const std::string& path) {
+    if (!MayBeJournal(path + suffix))
+      Fail("{}{}: this file is no journal of shiftrt, and a journal is removed at the end; name another file", path,
+           suffix);
+  });
+}
+
+namespace {
+
+// True if a program was killed while it saved a model to `directory`: shiftrt.json comes last.
+bool HasUnfinished(const std::filesystem::path& directory) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, none))
+    if (entry.path().filename().string().starts_with("shiftrt.json.tmp-shiftrt-")) return true;
+  return false;
+}
+
+}  // namespace
+
+void RefuseSavingOver(const LanguageModel& model, const std::string& opened, const std::filesystem::path& save) {
+  std::error_code none;
+  const auto has = [&](const char* file) { return std::filesystem::exists(save / file, none); };
+  for (const std::filesystem::path& directory : {model.Directory(), std::filesystem::path(opened)})
+    if ((has("config.json") || has("shiftrt.json")) && std::filesystem::equivalent(save, directory, none))
+      FailUsage("--save {}: this is the model itself; save somewhere else", save.string());
+  if (has("config.json") && !HasUnfinished(save) && !has("shiftrt.json"))
+    FailUsage(
+        "--save {}: there is a model in this directory that shiftrt has not saved (config.json without shiftrt.json); "
+        "save somewhere else",
+        save.string());
 }
 
 std::vector<int32_t> ParseTokenIds(const std::string& text) {

@@ -78,10 +78,13 @@ struct CommonOptions {
 // not after the work is done. It need not exist, and the check leaves nothing behind.
 CLI::Validator FileOutput();
 CLI::Validator DirectoryOutput();
+// An option that names a journal, or with `suffix` an option whose journal has its name and this suffix. A file that is
+// no journal is refused, because the command removes its journal at the end.
+CLI::Validator JournalOutput(const std::string& suffix = "");
 
-// Throws UsageError if `save` is the directory of the model itself, which the result would replace. Called before the
-// work.
-void RefuseSavingOver(const LanguageModel& model, const std::filesystem::path& save);
+// Throws UsageError if the directory `save` has a model that must stay: the one that was opened under the name
+// `opened`, the one that it was made from, or one that shiftrt has not saved. Called before the work.
+void RefuseSavingOver(const LanguageModel& model, const std::string& opened, const std::filesystem::path& save);
 
 // Ids separated by white space or commas. Throws UsageError for anything else.
 std::vector<int32_t> ParseTokenIds(const std::string& text);

@@ -173,7 +173,7 @@ class Loop {
     history().tokens += tokens;
     history().seconds += seconds;
     CheckDivergence();
-    if (job_.observer) job_.observer(history(), schedule_.steps);
+    Observe();
   }
 
   void Update(int64_t step, double norm) {
@@ -252,7 +252,18 @@ class Loop {
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
     history().validation_seconds += seconds;
     if (settings_.keep_best && history().BestStep() == history().steps()) best_.Keep(arrays_.ops, arrays_.values);
-    if (job_.observer) job_.observer(history(), schedule_.steps);
+    Observe();
+  }
+
+  // An exception of the observer, whatever its type, stops the training as an interruption does.
+  void Observe() {
+    if (!job_.observer) return;
+    try {
+      job_.observer(history(), schedule_.steps);
+    } catch (...) {
+      SaveUnsaved();
+      throw;
+    }
   }
 
   // The parameters are those of the last whole step: a step changes them at its end, when nobody waits for another's

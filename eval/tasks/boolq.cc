@@ -5,12 +5,13 @@ namespace shiftrt {
 
 namespace {
 
-// SuperGLUE's rows have `label`; the original release has `answer` and keeps the title that SuperGLUE put before the
-// passage apart.
+// SuperGLUE's rows have `label`, true or false in its own release and 0 or 1 on the Hugging Face hub; the original
+// release has `answer` and keeps the title that SuperGLUE put before the passage apart.
 Example ReadBoolQ(const Row& row) {
   std::string passage = row.Text("passage");
   if (row.Has("title")) passage = row.Text("title") + " -- " + passage;
-  const int64_t gold = row.Has("label") ? row.Index("label", 2) : int64_t{row.Flag("answer")};
+  const bool counted = row.Has("label") && !row.values()["label"].is_boolean();
+  const int64_t gold = counted ? row.Index("label", 2) : int64_t{row.Flag(row.Has("label") ? "label" : "answer")};
   return {.contexts = {passage + "\nQuestion: " + row.Text("question") + "?\nAnswer:"},
           .answers = {"no", "yes"},
           .gold = gold};

@@ -49,14 +49,16 @@ def make_adapters(config, layer, where):
 
 class NoAttention(nn.Module):
     """Stands where a block has no attention, and adds nothing to the hidden states. Caches ask their first layer how many
-    tokens they hold, so this one stores a zero for every token."""
+    tokens they hold, so this one stores a zero for every token. Its layer passes the cache as `cache` since transformers
+    5.24, and before as `past_key_values` or `past_key_value`."""
 
     def __init__(self, layer_idx):
         super().__init__()
         self.layer_idx = layer_idx
 
-    def forward(self, hidden_states, *args, past_key_values=None, past_key_value=None, cache_position=None, **kwargs):
-        cache = past_key_value if past_key_values is None else past_key_values
+    def forward(self, hidden_states, *args, cache=None, past_key_values=None, past_key_value=None, cache_position=None,
+                **kwargs):
+        cache = next((c for c in (cache, past_key_values, past_key_value) if c is not None), None)
         if cache is not None:
             token = hidden_states.new_zeros(hidden_states.shape[0], 1, hidden_states.shape[1], 1)
             position = () if cache_position is None else ({"cache_position": cache_position},)

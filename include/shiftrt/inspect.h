@@ -78,8 +78,8 @@ ModelDescription Describe(const LanguageModel& model);
 /// \param resources what the job may use of the machine
 /// \param progress receives reports; null: none are made
 /// \return scores and removed layers of each criterion, in the order of `specs`
-/// \throws UsageError for an amount or an option that makes no sense; Error for text that is missing, malformed or too
-///     short; OutOfMemory; Interrupted after RequestInterrupt()
+/// \throws UsageError for a model that is pruned, corrected or fine-tuned, and for an amount or an option that makes no
+///     sense; Error for text that is missing, malformed or too short; OutOfMemory; Interrupted after RequestInterrupt()
 std::vector<Selection> ScoreLayers(const LanguageModel& model, std::span<const PruneSpec> specs,
                                    const CalibrationSpec& text = {}, uint64_t seed = 0, const Resources& resources = {},
                                    Progress* progress = nullptr);

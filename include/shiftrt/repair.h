@@ -31,7 +31,7 @@ struct RepairResult {
 
 /// Chooses layers, collects sums over the calibration text and fits the repair. The models of the result share the
 /// weights of `model`, and LanguageModel::MadeBy() of each says how it was made.
-/// \param model an original model; one that is already pruned is a UsageError
+/// \param model an original model; one that is pruned, corrected or fine-tuned is a UsageError
 /// \param recipe what to remove and how to repair
 /// \param resources what the job may use of the machine
 /// \param progress receives reports; null: none are made

@@ -19,7 +19,7 @@ namespace shiftrt {
 /// How ModelRunner::Generate chooses tokens and when it stops.
 struct GenerationSettings {
   int64_t max_tokens = 64;  ///< tokens to generate at most, at least 1
-  double temperature = 0;   ///< 0: always the most likely token
+  double temperature = 0;   ///< 0: always the most likely token; finite and not negative
   double top_p = 1;         ///< choose among the most likely tokens that have this probability together; 0 to 1
   int64_t top_k = 0;        ///< choose among this many of the most likely tokens; 0: among all
   uint64_t seed = 0;        ///< seed of the random numbers; the same seed gives the same tokens
@@ -92,8 +92,9 @@ class ModelRunner {
   /// \param settings how tokens are chosen
   /// \param on_token called with each token id as it comes; generation stops when it returns false
   /// \return the generated tokens and their text
-  /// \throws Error if the prompt and max_tokens together exceed the positions of the model, or as LanguageModel::Encode
-  ///     does; Interrupted after RequestInterrupt()
+  /// \throws UsageError with the name of a field for a setting out of its range; Error if the prompt and max_tokens
+  ///     together exceed the positions of the model, or as LanguageModel::Encode does; Interrupted after
+  ///     RequestInterrupt()
   Generation Generate(std::string_view prompt, const GenerationSettings& settings = {},
                       const std::function<bool(int32_t token)>& on_token = {});
   /// The same for a prompt of token ids, to which no beginning-of-sequence token is added.
@@ -116,8 +117,8 @@ class ModelRunner {
   /// \param on_token called with the index of a prompt and each token id of its reply as it comes; that reply ends when
   ///     it returns false
   /// \return counts and times of all prompts together
-  /// \throws UsageError for settings with on_text and for a batch below 1; Error as Generate() does, before any work;
-  ///     OutOfMemory; Interrupted
+  /// \throws UsageError for settings with on_text or out of their range, and for a batch below 1; Error as Generate()
+  ///     does, before any work; OutOfMemory; Interrupted
   GenerationTotals GenerateMany(std::span<const std::vector<int32_t>> prompts, const GenerationSettings& settings,
                                 int64_t batch,
                                 const std::function<void(size_t prompt, const Generation& reply)>& on_reply,
@@ -185,7 +186,8 @@ class Conversation {
   /// \param settings how tokens are chosen; max_tokens is cut to what the positions of the model leave
   /// \param on_token called with each token id as it comes; the reply stops when it returns false
   /// \return the reply; the prompt's tokens are those that this turn computed
-  /// \throws Error if the conversation fills the positions of the model; Interrupted after RequestInterrupt()
+  /// \throws UsageError for a setting out of its range; Error if the conversation fills the positions of the model;
+  ///     Interrupted after RequestInterrupt(). A reply that fails leaves the conversation as it was before.
   Generation Reply(std::string_view message, const GenerationSettings& settings = {},
                    const std::function<bool(int32_t token)>& on_token = {});
 

@@ -20,7 +20,7 @@
 
 namespace shiftrt {
 
-/// The values that a sweep tries, at least one of each.
+/// The values that a sweep tries, at least one of each. `prunes` and `seeds` must not repeat a value.
 struct SweepAxes {
   std::vector<PruneSpec> prunes = {};                                         ///< what is removed
   std::vector<std::string> corrections = {"lra"};                             ///< names that CorrectionNames() lists
@@ -115,7 +115,7 @@ struct SweepResult {
 /// criteria that read it and, per token weighting, one for the sums of all layers that any criterion removes. These
 /// serve every independent fit, and larger sizes of the text add to the sums of smaller ones. Any other correction
 /// takes the passes of Repair() per cell.
-/// \param model an original model; one that is already pruned is a UsageError
+/// \param model an original model; one that is pruned, corrected or fine-tuned is a UsageError
 /// \param axes what is tried
 /// \param settings texts, suites, files and reports
 /// \param resources what the sweep may use of the machine

@@ -105,7 +105,7 @@ void AddEvaluation(nb::module_& module) {
   module.def(
       "encode_document",
       [](const LanguageModel& model, const std::string& document) {
-        return TokenSequencesOf(EncodeDocument(model, document));
+        return TokenSequencesOf(Released([&] { return EncodeDocument(model, document); }));
       },
       "model"_a, "document"_a, "Encodes the windows of a document: (token ids, count of scored ones) each.");
 }

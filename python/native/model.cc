@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -68,7 +69,7 @@ std::vector<int32_t> EncodedChat(const LanguageModel& model,
   std::vector<ChatMessage> conversation;
   conversation.reserve(messages.size());
   for (const auto& [role, content] : messages) conversation.push_back({role, content});
-  return EncodeChat(model, conversation);
+  return Released([&] { return EncodeChat(model, conversation); });
 }
 
 std::vector<std::string> ExportModel(const LanguageModel& model, const fs::path& output, const std::string& format,
@@ -121,11 +122,19 @@ void AddModel(nb::module_& module) {
       .def_prop_ro("parameters", &LanguageModel::Parameters, "Parameters as the model runs, adapters included.")
       .def_prop_ro("bytes_per_token", &LanguageModel::BytesPerToken, "Bytes that decoding one token reads.")
       .def("provenance", &ProvenanceJson, "How the model was made, as JSON; None for an original model.")
-      .def("encode", &LanguageModel::Encode, "text"_a, "Token ids of a text.")
+      .def(
+          "encode",
+          [](const LanguageModel& model, std::string_view text) {
+            return Released([&] { return model.Encode(text); });
+          },
+          "text"_a, "Token ids of a text.")
       .def("encode_chat", &EncodedChat, "messages"_a,
            "Token ids of a conversation of (role, content) pairs, up to where the model's reply begins.")
       .def(
-          "decode", [](const LanguageModel& model, const Tokens& tokens) { return model.Decode(View(tokens)); },
+          "decode",
+          [](const LanguageModel& model, const Tokens& tokens) {
+            return Released([&] { return model.Decode(View(tokens)); });
+          },
           "tokens"_a, "The text of token ids, without special tokens.")
       .def("without", &Without, "parts"_a, "The same weights without some blocks or halves, and without adapters.")
       .def("save", &LanguageModel::Save, "directory"_a, "with_weights"_a, "merge_lora"_a,

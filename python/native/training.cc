@@ -42,8 +42,9 @@ Setter Parsed(T FinetuneSettings::*member, T (*parse)(const std::string&)) {
 }
 
 Halves HalvesOf(const std::string& name) {
+  if (name == "block") return Halves::kBoth;  // the word of the command line
   const std::optional<Halves> halves = ParseHalves(name);
-  if (!halves) throw UsageError("\"" + name + "\" is none of both, attention and mlp");
+  if (!halves) throw UsageError("replacement", "\"" + name + "\" is none of block, both, attention and mlp");
   return *halves;
 }
 

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Union
 
@@ -67,7 +68,7 @@ def _gpus(device: str) -> list[int]:
             return [int(index) for index in (indices or "0").split(",")]
     except ValueError:
         pass
-    raise UsageError(f'device: "{device}" is none of "cpu", "cuda", "cuda:1" and "cuda:0,1"')
+    raise UsageError(f'"{device}" is none of "cpu", "cuda", "cuda:1" and "cuda:0,1"', "device")
 
 
 def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memory: int = 0, weights: str = "as-stored",
@@ -146,18 +147,27 @@ class Model:
 
     def __init__(self, handle: _native.LanguageModel, resources: _native.Resources, owner: object = None):
         self._handle, self._resources, self._runner = handle, resources, None
+        self._runner_lock = threading.Lock()  # so that the first calls of several threads make one runner
         self._owner = owner  # keeps a temporary directory with the model's files
 
     def _derived(self, handle) -> Model:
         return Model(handle, self._resources, self._owner)
 
     def _run(self) -> _native.Runner:
-        if self._runner is None:
-            self._runner = _native.Runner(self._handle, self._resources)
-        return self._runner
+        with self._runner_lock:
+            if self._runner is None:
+                self._runner = _native.Runner(self._handle, self._resources)
+            return self._runner
 
-    def _ids(self, text_or_ids) -> np.ndarray:
-        ids = self.encode(text_or_ids) if isinstance(text_or_ids, str) else text_or_ids
+    def _ids(self, text_or_ids, field: str) -> np.ndarray:
+        """The token ids of the argument `field`. numpy would cut other numbers to int32 without a word."""
+        given = self.encode(text_or_ids) if isinstance(text_or_ids, str) else text_or_ids
+        ids = np.asarray(given if hasattr(given, "__len__") else list(given))
+        if ids.size > 0:
+            if ids.dtype.kind not in "iu":
+                raise UsageError(f"token ids are whole numbers of at most 64 bits, not of type {ids.dtype}", field)
+            if ids.min() < 0 or ids.max() >= 2**31:
+                raise UsageError(f"{ids.min() if ids.min() < 0 else ids.max()} is not a token id", field)
         return np.ascontiguousarray(ids, dtype=np.int32)
 
     @property
@@ -258,7 +268,7 @@ class Model:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, without special tokens."""
-        return self._handle.decode(self._ids(ids))
+        return self._handle.decode(self._ids(ids, "ids"))
 
     def without(self, parts: Iterable[int | str]) -> Model:
         """The same weights without some blocks, and without any adapter.
@@ -301,14 +311,17 @@ class Model:
         """
         words = {field.removesuffix("_"): _word(value) for field, value in settings.items()}
         if isinstance(prune, (int, float)):
-            raise UsageError(f'prune: {prune} has no criterion; write "bi:{prune}", or a list of layers')
+            raise UsageError(f'{prune} has no criterion; write "bi:{prune}", or a list of layers', "prune")
         if prune is not None:
             words["prune"] = prune if isinstance(prune, str) else "layers=" + ",".join(map(str, prune))
         recover = recover or _native.recipe_budget(recipe or "")
         if recover:
             _native.check_budget(recover)  # an error in it is reported before any work
         elif recover_text is not None:
-            raise UsageError("recover_text: it goes with recover")
+            raise UsageError("it goes with recover", "recover_text")
+        for field, count in (("samples", samples), ("tokens", tokens)):
+            if count is not None and count < 1:
+                raise UsageError(f"{count}, expected at least 1", field)
         if text is None and (samples or tokens):
             text = os.path.join(self.directory, "calibration.txt")
         listener = listener_of(progress)
@@ -361,7 +374,7 @@ class Model:
         Returns:
             Of each sequence the sum of the natural logarithms of the probabilities, and whether each token was the most likely one.
         """
-        wanted = [([int(token) for token in ids], int(scored)) for ids, scored in sequences]
+        wanted = [(self._ids(ids, "sequences").tolist(), int(scored)) for ids, scored in sequences]
         return _native.score(self._handle, wanted, self._resources, listener_of(progress))
 
     def score_texts(self, texts: Iterable[tuple[str, str]], *, progress=None) -> list[tuple[float, bool]]:
@@ -398,8 +411,11 @@ class Model:
             stop_at_end: stop before an end-of-sequence token of the model.
             on_text: called with each piece of text as soon as its characters are whole.
         """
-        return Generation(*self._run().generate(self._ids(prompt), max_tokens, temperature, top_p, top_k, seed, stop_at_end, _listed(stop),
-                                                on_text))
+        stops = _listed(stop)
+        if "" in stops:
+            raise UsageError("an empty text would end the result before its first token", "stop")
+        return Generation(*self._run().generate(self._ids(prompt, "prompt"), max_tokens, temperature, top_p, top_k, seed, stop_at_end,
+                                                stops, on_text))
 
     def generate_many(self, prompts: Sequence[str | Sequence[int]], *, batch: int = 16, max_tokens: int = 64, temperature: float = 0,
                       top_p: float = 1, top_k: int = 0, seed: int = 0, stop_at_end: bool = True) -> list[Generation]:
@@ -414,8 +430,8 @@ class Model:
         Returns:
             A generation per prompt. Its seconds are 0, because they are not measured for each.
         """
-        replies = self._run().generate_many([self._ids(prompt) for prompt in prompts], max_tokens, temperature, top_p, top_k, seed,
-                                            stop_at_end, batch)
+        replies = self._run().generate_many([self._ids(prompt, "prompts") for prompt in prompts], max_tokens, temperature, top_p, top_k,
+                                            seed, stop_at_end, batch)
         return [Generation(*reply) for reply in replies]
 
     def logits(self, ids: str | Sequence[int]) -> np.ndarray:
@@ -426,7 +442,7 @@ class Model:
         Args:
             ids: token ids, or a text.
         """
-        return self._run().logits(self._ids(ids), self.vocabulary)
+        return self._run().logits(self._ids(ids, "ids"), self.vocabulary)
 
     def hidden(self, ids: str | Sequence[int], layers: Iterable[int] | None = None) -> dict[int, np.ndarray]:
         """The residual stream before blocks, and, under the key `self.layers`, behind the last: float32 of shape (tokens, hidden_size).
@@ -443,7 +459,7 @@ class Model:
         wanted = set() if layers is None else {int(layer) for layer in layers}
         if layers is not None and not wanted:
             return {}
-        return self._run().hidden(self._ids(ids), wanted)
+        return self._run().hidden(self._ids(ids, "ids"), wanted)
 
     def finetune(self, method: str | None = None, *, preset: str = "", text: Text | None = None,
                  validation_text: Text | None = None, progress=None, **settings) -> Finetuned:
@@ -469,7 +485,7 @@ class Model:
 
         listener = show if progress is True else progress
         if preset not in ("", "recover"):
-            raise UsageError(f'preset: "{preset}" is not "recover"')
+            raise UsageError(f'"{preset}" is not "recover"', "preset")
         values = dict(settings) if method is None else {"method": method, **settings}
         with _text_file(text, "jsonl") as file, _text_file(validation_text, "jsonl") as held_out:
             values.update({name: value for name, value in (("text", file), ("validation_text", held_out)) if value})

@@ -14,8 +14,12 @@ class UsageError(Error, ValueError):
         reason: what is wrong, without the name of the field.
     """
 
-    field: str = ""
-    reason: str = ""
+    field: str
+    reason: str
+
+    def __init__(self, reason: str = "", field: str = ""):
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field, self.reason = field, reason
 
 
 class OutOfMemory(Error, MemoryError):

@@ -44,14 +44,19 @@ class ShiftrtLM(LM):
         """The text that follows each request's context, before the first of its stops."""
         return [self._generated(*request.args) for request in requests]
 
+    def _encoded(self, context):
+        """Token ids of a context. One that spells the beginning-of-sequence token out, as chat templates do, gets no second one."""
+        tokens, added = self.model.encode(context), self.model.encode("")
+        return tokens[1:] if added and tokens[:2] == added * 2 else tokens
+
     def _generated(self, context, options):
         settings = normalize_gen_kwargs(options, self.max_gen_toks)
         length = settings["max_gen_toks"]
         room = self.model.max_positions - length
         if room < 1:
-            raise shiftrt.UsageError(f"max_gen_toks: {length} tokens leave no room for a context in {self.model.max_positions} positions")
+            raise shiftrt.UsageError(f"{length} tokens leave no room for a context in {self.model.max_positions} positions", "max_gen_toks")
         sampling = {name: settings[name] for name in ("top_p", "top_k") if settings["do_sample"] and name in settings}
-        return self.model.generate(self.model.encode(context)[-room:], max_tokens=length, temperature=settings.get("temperature", 0),
+        return self.model.generate(self._encoded(context)[-room:], max_tokens=length, temperature=settings.get("temperature", 0),
                                    stop=[stop for stop in settings.get("until", []) if stop], **sampling).text
 
 

@@ -199,8 +199,11 @@ def test_recover_is_that_of_the_command(model, heldout, tmp_path):
     assert "adapters.safetensors" in files and len(files) > 1
     for file in files:
         assert (tmp_path / "command" / file).read_bytes() == (tmp_path / "package" / file).read_bytes(), file
-    again = model.repair(**arguments)  # from what it kept, where other settings of the training have no state
-    assert again.recovery.losses == repair.recovery.losses
+    phases = set()
+    again = model.repair(**arguments, progress=lambda phase, done, total: phases.add(phase))
+    # The second call takes the finished training from what the first one kept, and does no step of it.
+    assert "recover" not in phases and again.recovery.losses == repair.recovery.losses
+    # Other settings of the training have no state there.
     assert len(model.repair(**{**arguments, "recover": "tokens=1k"}).recovery.steps) < len(repair.recovery.steps)
     assert model.repair("layers=5", rank=4, samples=8, tokens=64).recovered is None
 
@@ -273,16 +276,24 @@ def test_exceptions_by_kind(model, repair, tmp_path):
     with pytest.raises(shiftrt.UsageError) as refused:
         model.repair("bi:0.25", recover="soon")
     assert refused.value.field == "budget"
-    with pytest.raises(shiftrt.UsageError, match="recover_text"):
-        model.repair("bi:0.25", recover_text="c4")
+    for field, call in {"recover_text": lambda: model.repair("bi:0.25", recover_text="c4"),
+                        "prune": lambda: model.repair(0.25),
+                        "samples": lambda: model.repair("bi:0.25", samples=0),
+                        "tokens": lambda: model.repair("bi:0.25", tokens=0),
+                        "preset": lambda: model.finetune(preset="best"),
+                        "device": lambda: shiftrt.open("demo", device="tpu"),
+                        "stop": lambda: model.generate(PROMPT, stop=[""]),
+                        "temperature": lambda: model.generate(PROMPT, temperature=float("nan")),
+                        "max_tokens": lambda: model.generate(PROMPT, max_tokens=0),
+                        "replacement": lambda: model.finetune("replacement", replacement="half"),
+                        "rate": lambda: model.finetune("replacement", replacement="block", rate=-1)}.items():
+        with pytest.raises(shiftrt.UsageError) as refused:
+            call()
+        assert refused.value.field == field and str(refused.value) == f"{field}: {refused.value.reason}"
     with pytest.raises(shiftrt.UsageError, match='prune.*"bi:0.25"'):
         model.repair(0.25)
-    with pytest.raises(shiftrt.UsageError, match="preset"):
-        model.finetune(preset="best")
     with pytest.raises(shiftrt.UsageError, match="hf-lra"):
         repair.corrected.export("hf", tmp_path / "none")
-    with pytest.raises(shiftrt.UsageError, match="device"):
-        shiftrt.open("demo", device="tpu")
     with pytest.raises(shiftrt.UsageError):
         shiftrt.open("demo", device="cuda:12345")
     with pytest.raises(shiftrt.UsageError) as refused:
@@ -295,14 +306,34 @@ def test_exceptions_by_kind(model, repair, tmp_path):
     assert model.generate(PROMPT, max_tokens=2).tokens
 
 
+@pytest.mark.parametrize("ids", [np.array([2**32 + 5, 7]), np.array([5.5, 7]), [5.0, 7.0], [5, 2**31], [5, -1], [5, 2**70], [True],
+                                 np.array([2**64 - 1], dtype=np.uint64)], ids=str)
+def test_numbers_that_are_no_token_ids_are_refused(model, ids):
+    for call in (model.logits, model.hidden, model.decode, model.generate, lambda given: model.generate_many([given]),
+                 lambda given: model.score([(given, 1)])):
+        with pytest.raises(shiftrt.UsageError):
+            call(ids)
+
+
+def test_token_ids_come_in_any_integer_type(model):
+    ids = model.encode(PROMPT)
+    expected = model.logits(ids)
+    for given in (np.array(ids), np.array(ids, dtype=np.uint16), tuple(ids), iter(ids)):
+        np.testing.assert_array_equal(model.logits(given), expected)
+    assert model.decode([]) == ""
+
+
 class Failing:
     def begin(self, phase, total):
         1 / 0
 
 
-def test_the_gil_is_released(model, heldout):
+@pytest.mark.parametrize("call", ["perplexity", "encode"])
+def test_the_gil_is_released(model, heldout, call):
     """Another thread goes on while a computation runs."""
-    done = threading.Thread(target=model.perplexity, args=([Path(heldout).read_text()[:100000]],))
+    text = Path(heldout).read_text()
+    target, given = (model.perplexity, [text[:100000]]) if call == "perplexity" else (model.encode, text * 60)
+    done = threading.Thread(target=target, args=(given,))
     start = last = time.monotonic()
     longest = 0.0
     done.start()
@@ -321,6 +352,37 @@ def test_threads_share_a_model(model):
     for thread in threads:
         thread.join()
     assert results == [alone] * 4
+
+
+def test_threads_make_one_runner():
+    fresh, runners, start = shiftrt.open("demo"), [], threading.Barrier(4)
+
+    def use():
+        start.wait()
+        runners.append(fresh._run())
+
+    threads = [threading.Thread(target=use) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(runners) == 4 and all(runner is runners[0] for runner in runners)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_training_that_its_listener_stops_continues(model, heldout, tmp_path, error):
+    arguments = dict(text=heldout, steps=4, batch=2, length=64, validation=2, rank=4, checkpoint=tmp_path / "checkpoint")
+    whole = model.finetune(**{**arguments, "checkpoint": ""})
+
+    def stop(step):
+        if step.done == 2:
+            raise error
+
+    with pytest.raises(error):
+        model.finetune(**arguments, progress=stop)
+    done = []
+    continued = model.finetune(**arguments, progress=lambda step: done.append(step.done))
+    assert done[0] == 3 and continued.losses == whole.losses
 
 
 def run_for_ever(model, heldout, call):

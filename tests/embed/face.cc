@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -57,6 +59,23 @@ void Chats(const shiftrt::LanguageModel& model, const std::filesystem::path& dir
   const shiftrt::LanguageModel chat = shiftrt::LanguageModel::Open(directory.string());
   EXPECT(chat.Decode(EncodeChat(chat, messages)) == "user: hi assistant: Well? user: sing assistant:");
   EXPECT(chat.EncodeMessage("hi") == EncodeChat(chat, std::vector<shiftrt::ChatMessage>{{"user", "hi"}}));
+
+  // A reply that fails leaves the conversation as it was.
+  shiftrt::ModelRunner runner(chat);
+  shiftrt::Conversation once(runner), again(runner);
+  int tokens = 0;
+  EXPECT(Refusal<shiftrt::Error>([&] {
+           again.Reply("hi", {.max_tokens = 8, .stop_at_end = false}, [&](int32_t) -> bool {
+             if (++tokens == 3) throw shiftrt::Error("stopped");
+             return true;
+           });
+         }) == "stopped");
+  EXPECT(Refusal<shiftrt::UsageError>([&] { again.Reply("hi", {.max_tokens = 0}); }).find("max_tokens") == 0);
+  for (const char* message : {"sing", "dance"}) {
+    const shiftrt::Generation expected = once.Reply(message, {.max_tokens = 8});
+    const shiftrt::Generation found = again.Reply(message, {.max_tokens = 8});
+    EXPECT(found.tokens == expected.tokens && found.text == expected.text);
+  }
 }
 
 // The tokenizer alone does what that of the model does.
@@ -88,6 +107,9 @@ void Describes(const shiftrt::LanguageModel& model, const shiftrt::RepairResult&
   EXPECT(scored.size() == 2 && scored[0].scores == repair.report.selection.scores && scored[1].removed.size() == 1);
   EXPECT(shiftrt::ReadsText(specs) && !shiftrt::ReadsText(std::span(specs).last(1)));
   EXPECT(!Refusal<shiftrt::UsageError>([&] { ScoreLayers(model, specs); }).empty());
+  EXPECT(Refusal<shiftrt::UsageError>([&] {
+           ScoreLayers(repair.pruned, std::span(specs).last(1));
+         }).find("already pruned") != std::string::npos);
   EXPECT(shiftrt::SupportedFamilies().size() > 10);
 }
 
@@ -134,6 +156,35 @@ void Sweeps(const shiftrt::LanguageModel& model, const std::filesystem::path& jo
   wrong = axes;
   wrong.seeds = {};
   EXPECT(refused(wrong, settings) == "seeds");
+  wrong.seeds = {3, 3};
+  EXPECT(refused(wrong, settings) == "seeds");
+  wrong = axes;
+  wrong.prunes.push_back(wrong.prunes.front());
+  EXPECT(refused(wrong, settings) == "prunes");
+
+  // The cells of a text that is given by name do not count for another text of this name.
+  const std::filesystem::path texts = journal.string() + ".texts";
+  std::filesystem::create_directories(texts);
+  const auto write = [&](size_t bytes) {
+    std::string some(bytes, ' ');
+    std::ifstream(model.Directory() / "calibration.txt").read(some.data(), static_cast<std::streamsize>(bytes));
+    std::ofstream(texts / "sweeptext.txt") << some;
+  };
+  setenv("SHIFTRT_DATA", texts.c_str(), 1);
+  std::filesystem::remove(journal);
+  axes.prunes = shiftrt::ParsePruneList("layers=1", "");
+  axes.ranks = {shiftrt::RankSpec::Fixed(4)};
+  settings.calibration.source = "sweeptext";
+  write(4000);
+  Sweep(model, axes, settings);
+  told.clear();
+  Sweep(model, axes, settings);
+  EXPECT(told.find("1 cells come from") == 0);
+  write(5000);
+  told.clear();
+  Sweep(model, axes, settings);
+  EXPECT(told.empty());
+
   settings.protocol = "guess";
   EXPECT(refused(axes, settings) == "protocol");
 }
@@ -238,6 +289,20 @@ void Scores(const shiftrt::LanguageModel& model) {
   EXPECT(!Refusal<shiftrt::UsageError>([&] {
             runner.GenerateMany(prompts, {.on_text = [](std::string_view) {}}, 2, ignored);
           }).empty());
+  const double nan = std::nan("");
+  for (const auto& [field, wrong] :
+       std::vector<std::pair<std::string, shiftrt::GenerationSettings>>{{"max_tokens", {.max_tokens = 0}},
+                                                                        {"temperature", {.temperature = nan}},
+                                                                        {"temperature", {.temperature = -1}},
+                                                                        {"temperature", {.temperature = HUGE_VAL}},
+                                                                        {"top_p", {.top_p = nan}},
+                                                                        {"top_p", {.top_p = 1.5}},
+                                                                        {"top_k", {.top_k = -1}}}) {
+    EXPECT(Refusal<shiftrt::UsageError>([&, &wrong = wrong] { runner.Generate(prompt, wrong); }).find(field) == 0);
+    EXPECT(Refusal<shiftrt::UsageError>([&, &wrong = wrong] {
+             runner.GenerateMany(prompts, wrong, 2, ignored);
+           }).find(field) == 0);
+  }
   std::vector<shiftrt::ScoredSequence> sequences(2, {prompt, 4});
   sequences[0].tokens.insert(sequences[0].tokens.end(), likeliest.tokens.begin(), likeliest.tokens.end());
   const std::vector<shiftrt::SequenceScore> scores = shiftrt::ScoreSequences(model, sequences);
@@ -354,6 +419,52 @@ void Train(const shiftrt::LanguageModel& model, const std::filesystem::path& tex
           }).empty());
 }
 
+// Settings of a training that are out of their range, with the fields that the errors name.
+void RefusesTrainings(const shiftrt::LanguageModel& model) {
+  using Settings = shiftrt::FinetuneSettings;
+  const double nan = std::nan("");
+  for (const auto& [field, wrong] :
+       std::vector<std::pair<std::string, Settings>>{{"rate", {.rate = -1}},
+                                                     {"rate", {.rate = nan}},
+                                                     {"rate", {.rate = HUGE_VAL}},
+                                                     {"samples", {.samples = -1}},
+                                                     {"validation", {.validation = -1}},
+                                                     {"clip", {.clip = -1}},
+                                                     {"clip", {.clip = nan}},
+                                                     {"weight_decay", {.weight_decay = -0.1}},
+                                                     {"weight_decay", {.weight_decay = nan}},
+                                                     {"validate_every", {.validate_every = -1}},
+                                                     {"validate_every", {.validate_every = nan}},
+                                                     {"checkpoint_seconds", {.checkpoint_seconds = nan}},
+                                                     {"pass_tokens", {.pass_tokens = 0}},
+                                                     {"length", {.length = 0}},
+                                                     {"batch", {.batch = 0}},
+                                                     {"lora.dropout", {.lora = {.dropout = 1}}},
+                                                     {"lora.dropout", {.lora = {.dropout = nan}}},
+                                                     {"lora.alpha", {.lora = {.alpha = nan}}},
+                                                     {"warmup", {.warmup = nan}},
+                                                     {"budget", {.budget = {.seconds = -1}}},
+                                                     {"budget", {.budget = {.seconds = 1, .tokens = 1}}}})
+    EXPECT(Refusal<shiftrt::UsageError>([&, &wrong = wrong] { Finetune(model, wrong); }).find(field + ": ") == 0);
+}
+
+// A model that was trained and not pruned is not called pruned.
+void RefusesTrained(const shiftrt::LanguageModel& model, const std::filesystem::path& text) {
+  for (const bool lora : {true, false}) {
+    shiftrt::FinetuneSettings settings;
+    settings.method = lora ? shiftrt::Method::kLora : shiftrt::Method::kPartial;
+    settings.text = text.string();
+    settings.length = 64;
+    settings.validation = 2;
+    settings.steps = 1;
+    settings.batch = 1;
+    const shiftrt::FinetunedModel tuned = Finetune(model, settings);
+    const std::string message = Refusal<shiftrt::UsageError>([&] { shiftrt::Repair(tuned.model, SmallRecipe(model)); });
+    EXPECT(message.find(lora ? "LoRA factors" : "tensors of its own") != std::string::npos);
+    EXPECT(message.find("pruned") == std::string::npos);
+  }
+}
+
 void Run(const char* name, const char* directory) {
   const shiftrt::LanguageModel model = shiftrt::LanguageModel::Open(name);
   Errors(model);
@@ -414,6 +525,8 @@ void Run(const char* name, const char* directory) {
   EXPECT(part.tokens == 300 && part.predicted == 2 * 127 && part.all > 300);
   Suites(repair, text);
   Train(repair.corrected, text, directory);
+  RefusesTrainings(model);
+  RefusesTrained(model, text);
 
   TwoThreads(model, repair, Speak(model, 2));
   Chats(model, std::string(directory) + ".chat");

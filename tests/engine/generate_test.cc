@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/generate.h"
 
+#include <limits>
 #include <map>
 #include <set>
 
@@ -108,6 +109,10 @@ TEST(Generate, SamplingChoosesByItsDefinition) {
   for (const test::SampleCase& c : test::SampleCases()) c.Expect(SampleToken);
   for (const std::vector<float>& logits : test::SamplesOfNaN())
     for (const double temperature : {0.0, 1.0}) EXPECT_THROW(SampleToken(logits, {temperature, 0.9, 40}, 0.5), Error);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<float> logits = {1, 2};
+  EXPECT_THROW(SampleToken(logits, {nan, 0.9, 40}, 0.5), Error);
+  EXPECT_THROW(SampleToken(logits, {1.0, nan, 40}, 0.5), Error);
 }
 
 }  // namespace

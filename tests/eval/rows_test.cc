@@ -144,6 +144,9 @@ TEST(Rows, OriginalReleasesAreTheSame) {
       EXPECT_EQ(a.prompts[i].continuation, b.prompts[i].continuation) << task;
     }
   }
+  Write(release.path() / "boolq/val.jsonl", R"({"question": "q", "passage": "T -- p", "label": true})");  // SuperGLUE
+  EXPECT_EQ(Load("boolq", release.path()).at(0).gold, 1);
+  EXPECT_EQ(Load("boolq", release.path()).at(0).prompts[0].context, Load("boolq", hub.path()).at(0).prompts[0].context);
   Write(release.path() / "piqa/valid-labels.lst", "1\n0\n");
   ExpectRefused([&] { Load("piqa", release.path()); }, "more lines");
 }
@@ -164,6 +167,84 @@ TEST(Rows, ParquetIsRead) {
   }
 }
 
+// Numbers of JSON are unsigned, those of Parquet are signed.
+TEST(Rows, AnIndexIsAnyWholeNumberInItsRange) {
+  const auto index = [](const nlohmann::json& value) {
+    return Row(nlohmann::json{{"label", value}}, "here").Index("label", 2);
+  };
+  EXPECT_EQ(index(int64_t{1}), 1);
+  EXPECT_EQ(index(uint64_t{1}), 1);
+  EXPECT_EQ(index("1"), 1);
+  for (const nlohmann::json& value :
+       {nlohmann::json(-1), nlohmann::json(2), nlohmann::json(UINT64_MAX), nlohmann::json(1.0), nlohmann::json(true)})
+    ExpectRefused([&] { index(value); }, "expected 0 to 1");
+}
+
+// A task whose rows are those of the golden required.parquet, {"n": 1, "t": "a"} and {"n": 2, "t": "b"} with an int64.
+Task ParquetTask(const fs::path& file) {
+  Task task;
+  task.files = {fs::path(file).replace_extension(".jsonl").string()};
+  task.by_subject = true;
+  task.read = [](const Row& row) -> Example {
+    return {.contexts = {row.Text("t")}, .answers = {"x", "y"}, .gold = row.Index("n", 2, /*first=*/1)};
+  };
+  task.sample = R"({"subject": "s", "n": 1, "t": "a"})";
+  return task;
+}
+
+TEST(Rows, AParquetFileOrItsFolderNamesTheSubject) {
+  for (const char* file :
+       {"mmlu/test/anatomy.parquet", "mmlu/test/anatomy_test.parquet", "mmlu/test/anatomy_test-00000-of-00001.parquet",
+        "anatomy/test/0000.parquet", "anatomy/test-00000-of-00001.parquet", "anatomy/test-00000-of-00002-a1b2.parquet",
+        "anatomy/test/test-00000-of-00001.parquet"}) {
+    const TemporaryDirectory directory;
+    fs::create_directories((directory.path() / file).parent_path());
+    fs::copy_file(TestDirectory() / "goldens/parquet/required.parquet", directory.path() / file);
+    const auto items = LoadDataset(ParquetTask(file), {.data = {directory.path().string()}}).items;
+    ASSERT_EQ(items.size(), 2u) << file;
+    EXPECT_EQ(items[0].subject, "anatomy") << file;
+    EXPECT_EQ(items[0].gold, 0) << file;
+    EXPECT_EQ(items[1].gold, 1) << file;
+  }
+}
+
+TEST(Rows, ASubjectThatIsThereTwiceIsRefused) {
+  const TemporaryDirectory directory;
+  Write(directory.path() / "mmlu/test/anatomy_test.csv", "q,a,b,c,d,D\n");
+  Write(directory.path() / "mmlu/test/virology_test.csv.gz", "q,a,b,c,d,D\n");
+  EXPECT_EQ(Load("mmlu", directory.path()).size(), 2u);
+  Write(directory.path() / "mmlu/test/anatomy_test.csv.gz", "q,a,b,c,d,D\n");
+  ExpectRefused([&] { Load("mmlu", directory.path()); }, "anatomy_test.csv.gz differ only in their compression");
+}
+
+// The reference divides the scores of WinoGrande by the lengths of its choices, which are the texts up to the blank.
+TEST(Rows, LengthsAreThoseOfTheChoices) {
+  const TemporaryDirectory directory;
+  Write(directory.path() / "winogrande_validation.jsonl",
+        R"({"sentence": "So _ was big.", "option1": "it", "option2": "caf\u00e9", "answer": "1"})");
+  Write(directory.path() / "winogrande_train.jsonl",
+        "{\"sentence\": \"Yes _ is.\", \"option1\": \"x\", \"option2\": \"y\", \"answer\": \"1\"}\n"
+        "{\"sentence\": \"No _ is.\", \"option1\": \"x\", \"option2\": \"y\", \"answer\": \"2\"}\n");
+  for (const int64_t shots : {0, 1}) {
+    const Item item = Load("winogrande", directory.path(), shots).at(0);
+    EXPECT_EQ(item.units, (std::vector<int64_t>{5, 7})) << shots;
+    EXPECT_EQ(item.bytes, (std::vector<int64_t>{5, 8})) << shots;
+    EXPECT_EQ(item.answer_bytes, (std::vector<int64_t>{8, 8})) << shots;
+  }
+}
+
+TEST(Rows, SettingsOutOfRangeAreRefused) {
+  const TemporaryDirectory directory;
+  const std::string row = R"({"question": "q", "passage": "p", "label": 1})";
+  Write(directory.path() / "boolq_validation.jsonl", row);
+  Write(directory.path() / "boolq_train.jsonl", row + "\n" + row);
+  const std::vector<std::string> data = {directory.path().string()};
+  EXPECT_THROW(LoadDataset(TaskNamed("boolq"), {.data = data, .limit = -1}), UsageError);
+  EXPECT_THROW(LoadDataset(TaskNamed("boolq"), {.data = data, .shots = -1}), UsageError);
+  EXPECT_EQ(Load("boolq", directory.path(), 1).size(), 1u);
+  ExpectRefused([&] { Load("boolq", directory.path(), 2); }, "2 shots are drawn from at least 3 rows, and there are 2");
+}
+
 TEST(Rows, WhatIsNotThereIsSaid) {
   const TemporaryDirectory directory;
   ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation*.jsonl");
@@ -177,6 +258,7 @@ TEST(Rows, WhatIsNotThereIsSaid) {
   Write(directory.path() / "lambada_openai.jsonl", R"({"text": "one two"})");
   EXPECT_THROW(Load("lambada", directory.path(), 1), UsageError);
   EXPECT_THROW(ParseTasks("piqa,nonsense"), UsageError);
+  ExpectRefused([&] { ParseTasks(""); }, "none is named");
   EXPECT_EQ(ParseTasks("paper7").size(), 7u);
   EXPECT_EQ(ParseTasks("piqa,all").size(), Tasks().size());
 }

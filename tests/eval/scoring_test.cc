@@ -148,12 +148,27 @@ TEST(Packing, BatchesKeepToTheirSize) {
   for (const int64_t limit : {1, 60, 200}) {
     size_t members = 0;
     for (const PackedBatch& packed : Pack(requests, limit)) {
-      EXPECT_TRUE(packed.batch.size() <= limit || packed.members.size() == 1) << packed.batch.size();
+      // A batch may only be larger if all its requests have the same input.
+      const auto input = [&](size_t m) {
+        const std::vector<int32_t>& tokens = requests[packed.members[m].request].tokens;
+        return std::vector<int32_t>(tokens.begin(), tokens.end() - 1);
+      };
+      for (size_t m = 1; packed.batch.size() > limit && m < packed.members.size(); ++m)
+        EXPECT_EQ(input(m), input(0)) << packed.batch.size();
       members += packed.members.size();
     }
     EXPECT_EQ(members, requests.size());
   }
   EXPECT_TRUE(Pack({}, 10).empty());
+}
+
+// The input alone is larger than a batch. A second request with the same input adds no token to it.
+TEST(Packing, TheSameInputIsComputedOnce) {
+  const std::vector<ScoringRequest> requests = {{{1, 2, 3, 4}, 1}, {{1, 2, 3, 5}, 1}, {{1, 2, 6, 7}, 1}};
+  const auto batches = Pack(requests, 2);
+  ASSERT_EQ(batches.size(), 2u);
+  EXPECT_EQ(batches[0].batch.size(), 3);
+  EXPECT_EQ(batches[0].members.size(), 2u);
 }
 
 // However it is told where the answer begins: the context's last spaces are the answer's.

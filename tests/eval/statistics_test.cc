@@ -18,6 +18,15 @@ TEST(Statistics, AMeanOfZerosAndOnesHasTheBinomialError) {
   EXPECT_TRUE(std::isnan(Mean(std::vector<double>{1}).error));
 }
 
+// lm_eval.api.metrics.pooled_sample_stderr of the standard errors of each group; the group of one value has error 0.
+TEST(Statistics, APooledErrorIsThatWithinTheGroups) {
+  std::vector<std::vector<double>> groups = {{1, 0, 1, 1}, {0, 0, 1}, {1, 0}};
+  EXPECT_NEAR(PooledError(groups), 0.188398055086813, 1e-15);
+  groups.push_back({1});
+  EXPECT_NEAR(PooledError(groups), 0.17873008824606015, 1e-15);
+  EXPECT_TRUE(std::isnan(PooledError(std::vector<std::vector<double>>{{1}, {0}})));
+}
+
 TEST(Statistics, IndependentErrorsAddInSquares) {
   const Estimate mean = MeanOf(std::vector<Estimate>{{1, 3}, {2, 4}});
   EXPECT_DOUBLE_EQ(mean.value, 1.5);
@@ -54,7 +63,7 @@ std::vector<double> Right(const Item& item, const std::vector<Score>& scores) {
 }
 
 TEST(Metrics, LengthsAreCodePointsOrBytesAndTheFirstWinsATie) {
-  const Item item{"", "", {{}, {}, {}}, 1, {10, 4, 4}, {10, 8, 4}};
+  const Item item{"", "", {{}, {}, {}}, 1, {10, 4, 4}, {10, 8, 4}, {10, 8, 4}};
   // Per code point -0.3, -0.5, -0.5: wrong; per byte -0.3, -0.25, -0.5: right.
   EXPECT_EQ(Right(item, {{-3, false}, {-2, true}, {-2, false}}), (std::vector<double>{1, 0, 1, 1}));
   // Per code point -0.5, -0.475, -0.5; per byte -0.5, -0.2375, -0.5.
@@ -63,8 +72,41 @@ TEST(Metrics, LengthsAreCodePointsOrBytesAndTheFirstWinsATie) {
   EXPECT_EQ(Right(item, {{-3, false}, {-1, false}, {-1, false}}), (std::vector<double>{1, 1, 1, 0}));
 }
 
+// The values are those of APooledErrorIsThatWithinTheGroups.
+TEST(Metrics, AccuraciesOfATaskWithSubjectsHaveThePooledError) {
+  std::vector<Item> items;
+  std::vector<std::vector<Score>> scores;
+  const auto add = [&](const char* subject, bool right) {
+    items.push_back({"", subject, {{}, {}}, 0, {1, 1}, {1, 1}, {1, 1}});
+    scores.push_back({{right ? -1.0 : -3.0, true}, {-2, false}});
+  };
+  for (const bool right : {true, false, true}) add("anatomy", right);
+  for (const bool right : {false, false, true}) add("virology", right);
+  add("anatomy", true);
+  for (const bool right : {true, false}) add("astronomy", right);
+  const auto accuracy = [&](const char* task) { return Measure(*ParseTasks(task)[0], items, scores, false)[0]; };
+  EXPECT_DOUBLE_EQ(accuracy("mmlu").value, 5.0 / 9);
+  EXPECT_NEAR(accuracy("mmlu").standard_error, 0.188398055086813, 1e-15);
+  EXPECT_NEAR(accuracy("piqa").standard_error, std::sqrt(5.0 / 9 * 4.0 / 9 / 8), 1e-15);
+}
+
+// The choices have 10 and 2 bytes, the answer that both share has 4: per byte of a choice -0.3 and -1, per byte of the
+// answer -0.75 and -0.5.
+TEST(Metrics, BitsPerByteAreOfTheAnswerAndAccuracyIsByTheChoices) {
+  const Item item{"", "", {{}, {}}, 0, {10, 2}, {10, 2}, {4, 4}};
+  const std::vector<Score> scores = {{-3, false}, {-2, false}};
+  EXPECT_EQ(Right(item, scores), (std::vector<double>{0, 1, 1, 0}));
+  for (const Metric& metric : Measure(*ParseTasks("winogrande")[0], {item}, {scores}, /*all=*/false)) {
+    if (metric.metric == kBitsPerByte) {
+      EXPECT_DOUBLE_EQ(metric.value, 0.75 / std::log(2.0));
+    } else if (metric.metric == kMargin) {
+      EXPECT_DOUBLE_EQ(metric.value, -0.25 / std::log(2.0));
+    }
+  }
+}
+
 TEST(Metrics, AnEmptyAnswerIsNeverTheLikeliestByLength) {
-  const Item item{"", "", {{}, {}}, 0, {0, 5}, {0, 5}};
+  const Item item{"", "", {{}, {}}, 0, {0, 5}, {0, 5}, {0, 5}};
   EXPECT_EQ(Right(item, {{-1, false}, {-9, false}}), (std::vector<double>{1, 0, 0, 0}));
 }
 

@@ -24,7 +24,7 @@ class Summaries : public ::testing::Test {
     for (int i = 0; i < 4; ++i) {
       Item item;
       item.prompts.resize(2);
-      item.units = item.bytes = {1, 1};
+      item.units = item.bytes = item.answer_bytes = {1, 1};
       dataset.items.push_back(item);
     }
     tasks_.push_back(Summarize(dataset, scores, /*all=*/false));

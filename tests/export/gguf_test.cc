@@ -6,6 +6,7 @@
 
 #include "runtime/gguf_writer.h"
 #include "tests/export/fixture.h"
+#include "tokenizers/gguf.h"
 
 namespace shiftrt {
 namespace {
@@ -193,6 +194,22 @@ TEST_F(GgufExport, TokenizersGiveTheSameIds) {
               GgufFile(first).metadata().Texts("tokenizer.ggml.tokens"));
     fs::remove_all(out_);
   }
+}
+
+TEST_F(GgufExport, NamedChatTemplatesAreFound) {
+  const Model model = WithTokenizer("LlamaForCausalLM", "sentencepiece");
+  const auto written = [&] {
+    Write("gguf", model, model.plan);
+    const std::string text = GgufChatTemplate(GgufFile(File()));
+    fs::remove_all(out_);
+    return text;
+  };
+  EXPECT_EQ(written(), "");
+  WriteText(model.directory / "chat_template.json", R"({"chat_template": "beside"})");
+  EXPECT_EQ(written(), "beside");
+  WriteText(model.directory / "tokenizer_config.json",
+            R"({"chat_template": [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]})");
+  EXPECT_EQ(written(), "b");
 }
 
 TEST_F(GgufExport, WhatItCannotHoldIsRefused) {

@@ -2,6 +2,7 @@
 // Exports of the format hf: what is read back runs as the plan does, and nothing is left where anything fails.
 #include "tests/export/fixture.h"
 #include "tests/file_size_limit.h"
+#include "tests/models/checkpoint_files.h"
 
 namespace shiftrt {
 namespace {
@@ -92,6 +93,27 @@ TEST_F(Hf, AnOutputOfItsOwnIsTheModels) {
       ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
       fs::remove_all(out_);
     }
+  }
+}
+
+// The config says that the head is tied, and the file has a head with other values.
+TEST_F(Hf, AStoredHeadThatDiffersIsTheModels) {
+  const fs::path directory = Golden("qwen2_tied").directory;
+  std::vector<StoredTensor> tensors = ReadTensors(directory / "model.safetensors");
+  const auto embedding = std::find_if(tensors.begin(), tensors.end(),
+                                      [](const auto& tensor) { return tensor.name == "model.embed_tokens.weight"; });
+  StoredTensor head = *embedding;
+  head.name = "lm_head.weight";
+  head.Set(0, 7.0f);
+  tensors.push_back(head);
+  WriteText(directory / "model.safetensors", SafetensorsBytes(tensors));
+  const Model model = OpenModel(directory.string());
+  for (const char* format : {"hf", "hf-lra"}) {
+    Write(format, model, Pruned(model, {1}));
+    EXPECT_EQ(ReadJson("config.json")["tie_word_embeddings"], false);
+    const Model opened = OpenModel(out_.string());
+    ExpectSame(Logits(opened, opened.plan), Logits(model, Pruned(model, {1})));
+    fs::remove_all(out_);
   }
 }
 

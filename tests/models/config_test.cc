@@ -212,6 +212,13 @@ TEST(Config, Phi3) {
   EXPECT_TRUE(phi35.rope.IsLong(4097) && !phi35.rope.IsLong(4096));
   ExpectConfigRefusal(With(json, {{"rope_scaling", With(longrope, {{"long_factor", {1, 2}}})}}), "list of 48 numbers");
   ExpectConfigRefusal(With(json, {{"rope_scaling", With(longrope, {{"short_mscale", 1.2}})}}), "short_mscale");
+  Json unnamed = With(json, {{"rope_scaling", longrope}, {"max_position_embeddings", 131072}});
+  unnamed.erase("original_max_position_embeddings");
+  EXPECT_EQ(Parse(unnamed).rope.original_max_positions, 4096);
+  const Json phi4 = {{"full_attn_mod", 1}, {"interpolate_factor", 1}, {"lm_head_bias", false}};
+  EXPECT_EQ(ConfigRefusal(With(json, phi4)), "");
+  ExpectConfigRefusal(With(json, {{"lm_head_bias", true}}), "lm_head_bias");
+  ExpectConfigRefusal(With(json, {{"interpolate_factor", 2}}), "interpolate_factor");
 }
 
 // The directory of the released Gemma 3 4B: few settings of its own, and the images' beside them.
@@ -235,6 +242,12 @@ TEST(Config, TheTextModelOfAModelOfTextAndImages) {
   EXPECT_EQ(c.second_rope.theta, 1e4);
   EXPECT_EQ(c.eos_tokens, (std::vector<int32_t>{1, 106}));
   ExpectConfigRefusal(With(json, {{"text_config", {{"model_type", "qwen3"}}}}), "text_config.model_type");
+  Json both = json;  // in transformers 5, the whole model's setting counts
+  both["text_config"]["tie_word_embeddings"] = true;
+  both["tie_word_embeddings"] = false;
+  EXPECT_FALSE(Parse(both).tied_head);
+  both["text_config"]["attn_logit_softcapping"] = 50.0;
+  ExpectConfigRefusal(both, "attn_logit_softcapping");
 }
 
 TEST(Config, LayersWithoutRotaryEmbedding) {
@@ -243,10 +256,14 @@ TEST(Config, LayersWithoutRotaryEmbedding) {
   EXPECT_EQ(ropes({{"no_rope_layer_interval", 2}}), (std::vector<RopeChoice>{kFirst, kNone, kFirst}));
   EXPECT_EQ(ropes({{"no_rope_layers", {0, 1, 1}}}), (std::vector<RopeChoice>{kNone, kFirst, kFirst}));
   ExpectConfigRefusal(With(Named("SmolLM3ForCausalLM"), {{"no_rope_layers", {0, 1}}}), "no_rope_layers");
+  const Json sliding = {{"layer_types", {"sliding_attention", "full_attention", "full_attention"}},
+                        {"sliding_window", 8}};
+  ExpectConfigRefusal(With(Named("SmolLM3ForCausalLM"), sliding), "use_sliding_window");
   const auto exaone = [](const Json& more) { return Parse(With(Named("Exaone4ForCausalLM"), more)).block; };
   EXPECT_EQ(exaone({{"sliding_window", 64}, {"sliding_window_pattern", 2}}).ropes,
             (std::vector<RopeChoice>{kFirst, kNone, kFirst}));
-  EXPECT_TRUE(exaone({{"sliding_window", nullptr}}).ropes.empty());
+  EXPECT_TRUE(exaone({{"sliding_window", nullptr}, {"reorder_qk_norm", true}}).ropes.empty());
+  ExpectConfigRefusal(With(Named("Exaone4ForCausalLM"), {{"reorder_qk_norm", false}}), "reorder_qk_norm");
 }
 
 // One key that no family reads, among the settings and among those of RoPE.
@@ -345,6 +362,8 @@ TEST(Config, Cohere2) {
     first.erase(key);
   EXPECT_TRUE(Parse(first).block.parallel && !Parse(first).block.AnyWindow() && Parse(first).block.ropes.empty());
   ExpectConfigRefusal(With(first, {{"use_qk_norm", true}}), "use_qk_norm");
+  first.erase("rope_theta");
+  EXPECT_EQ(Parse(With(first, {{"model_max_length", 8192}})).rope.theta, 500000);
 }
 
 TEST(Config, Gemma2) {
@@ -364,6 +383,7 @@ TEST(Config, Gemma2) {
   EXPECT_EQ(c.block.attention_cap, 50);
   EXPECT_EQ(c.block.logit_cap, 30);
   EXPECT_EQ(c.block.windows, (std::vector<int64_t>{4096, 0, 4096, 0, 4096}));
+  EXPECT_EQ(ConfigRefusal(With(json, {{"sliding_window_size", 4096}})), "");
   Json silent = json;
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "head_dim", "hidden_activation",
                           "query_pre_attn_scalar", "sliding_window"})

@@ -343,10 +343,18 @@ TEST_F(LoadWeightsTest, HeadsAreTiedOrNot) {
   const auto tied = LoadWeights(dir());
   EXPECT_EQ(tied->head.data, tied->embedding.data);
   EXPECT_EQ(Hashes(*tied).count("lm_head.weight"), 0u);
-  tensors_.push_back(head);  // some exporters write the tied head too; the embedding is what counts
+  StoredTensor same = Tensor("model.embed_tokens.weight");  // some exporters write the tied head too
+  same.name = head.name;
+  tensors_.push_back(same);
   Write();
   const auto both = LoadWeights(dir());
   EXPECT_EQ(both->head.data, both->embedding.data);
+  tensors_.back().Set(0, 7.0f);  // as in transformers 5, the model then has a head of its own
+  Write();
+  const auto another = LoadWeights(dir());
+  EXPECT_FALSE(another->config.tied_head);
+  EXPECT_NE(another->head.data, another->embedding.data);
+  EXPECT_EQ(Hashes(*another).count(head.name), 1u);
 }
 
 TEST_F(LoadWeightsTest, FingerprintsTellModelsApart) {

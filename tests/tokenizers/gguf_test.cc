@@ -179,7 +179,8 @@ TEST_F(GgufTokenizer, Qwen2) {
 
 // SmolLM's: digits one by one, then GPT-2's pattern. GPT-2's alone is without the first step.
 TEST_F(GgufTokenizer, SmolLmAndGpt2) {
-  const Bpe bpe = ReadBpe("gpt2-json");
+  Bpe bpe = ReadBpe("gpt2-json");
+  bpe.types[bpe.end] = 3;  // a directory whose eos_token is a piece has a special token there
   for (const bool digits : {true, false}) {
     SCOPED_TRACE(digits);
     json root = ReadJson(kGoldens / "tokenizers/gpt2-json/tokenizer.json");
@@ -202,6 +203,22 @@ TEST_F(GgufTokenizer, SentencePiece) {
   const auto expected = LoadTokenizer(kGoldens / "tokenizers/sentencepiece");
   ExpectSame(*LoadTokenizer(Path()), *expected, "<none>");
   ExpectSame(*Rewritten(), *expected, "<none>");
+}
+
+TEST_F(GgufTokenizer, TheFilesSayThatNoSpaceIsAdded) {
+  const std::vector<std::string> tokens = {"<unk>", "a"};
+  const auto config = [&](bool space) {
+    Load(GgufBytes()
+             .Add("tokenizer.ggml.model", "llama")
+             .Add("tokenizer.ggml.tokens", tokens)
+             .Add("tokenizer.ggml.token_type", std::vector<int32_t>{2, 1})
+             .Add("tokenizer.ggml.scores", std::vector<float>{0, 0})
+             .Add("tokenizer.ggml.add_bos_token", false)
+             .Add("tokenizer.ggml.add_space_prefix", space));
+    return json::parse(GgufTokenizerFiles(GgufFile(Path())).at("tokenizer_config.json"));
+  };
+  EXPECT_EQ(config(false).value("add_prefix_space", true), false);
+  EXPECT_FALSE(config(true).contains("add_prefix_space"));
 }
 
 TEST_F(GgufTokenizer, ChatTemplate) {

@@ -156,6 +156,23 @@ TEST_F(HostileTokenizer, PatternsThatRunAwayStop) {
   EXPECT_THROW(opened->Encode(std::string(5000, 'a')), Error);
 }
 
+// The template of tokenizer.json says whether BOS is added, and not a flag beside it.
+TEST_F(HostileTokenizer, AFlagDoesNotOverruleTheTemplate) {
+  fs::copy(kTokenizerGoldens / "llama3-json", directory_);
+  const json config = json::parse(Read(directory_ / "tokenizer_config.json"));
+  ASSERT_TRUE(LoadTokenizer(directory_)->adds_bos());
+  json contradicting = config;
+  contradicting["add_bos_token"] = false;
+  Write("tokenizer_config.json", contradicting.dump());
+  EXPECT_TRUE(LoadTokenizer(directory_)->adds_bos());
+  json tokenizer = json::parse(Read(directory_ / "tokenizer.json"));
+  tokenizer["post_processor"] = nullptr;
+  Write("tokenizer.json", tokenizer.dump());
+  contradicting["add_bos_token"] = true;
+  Write("tokenizer_config.json", contradicting.dump());
+  EXPECT_FALSE(LoadTokenizer(directory_)->adds_bos());
+}
+
 TEST_F(HostileTokenizer, VocabAndMerges) {
   fs::copy(kTokenizerGoldens / "qwen2", directory_);
   fs::remove(directory_ / "config.json");

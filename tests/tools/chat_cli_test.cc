@@ -108,12 +108,19 @@ TEST_F(Chat, RepliesOfAnInterruptedCommandAreKept) {
   EXPECT_EQ(ReadFile(out), expected);
   EXPECT_FALSE(fs::exists(journal));
   // Other settings have other keys: nothing of a journal is believed for them.
-  {
-    const FileSizeLimit limit(first + 60);
-    EXPECT_FAILS(Command("generate", with({"--out", out.string()})), 1, "cannot write it");
+  for (const char* other : {"--top-k=1", "--top-p=0.5", "--products=float32"}) {
+    SCOPED_TRACE(other);
+    {
+      const FileSizeLimit limit(first + 60);
+      EXPECT_FAILS(Command("generate", with({"--out", out.string()})), 1, "cannot write it");
+    }
+    arguments = with({"--out", out.string(), other});
+    std::erase(arguments, "--quiet");
+    const Outcome all = Command("generate", arguments);
+    EXPECT_EQ(all.status, 0) << all.err;
+    EXPECT_EQ(all.err.find("finished before an interruption"), std::string::npos) << all.err;
+    EXPECT_EQ(ReadFile(out), Command("generate", with({other})).out);
   }
-  EXPECT_EQ(Command("generate", with({"--out", out.string(), "--top-k", "1"})).status, 0);
-  EXPECT_EQ(ReadFile(out), Command("generate", with({"--top-k", "1"})).out);
   EXPECT_FAILS(Command("generate", {"--prompt", "hi", "--out", out.string()}), 2, "--out requires --prompts");
 }
 

@@ -85,7 +85,9 @@ TEST_F(Cli, WhatCannotBeDoneIsStatusOneAndNamed) {
   WriteText(dir_ / "latin1.txt", Words(400) + "caf\xE9 " + Words(400));
   for (const char* option : {"--calib", "--text"}) EXPECT_FAILS(Run({option, Path("latin1.txt")}), 1, "latin1.txt");
   EXPECT_FAILS(Command("ppl", {"--text", Path("latin1.txt")}), 1, "latin1.txt: text is not valid UTF-8 at byte");
-  EXPECT_FAILS(Command("generate", {"--prompt", "caf\xE9"}), 1, "not valid UTF-8");
+  EXPECT_FAILS(Command("generate", {"--prompt", "caf\xE9"}), 2, "not valid UTF-8");
+  EXPECT_FAILS(Command("ppl", {"--text", "caf\xE9.txt", "--json", Path("j.json")}), 2,
+               "a file can be given another name");
   EXPECT_FAILS(Command("ppl", {"--text", Path("empty.txt")}), 1, "window");
   EXPECT_FAILS(Command("dump", {"--tokens", "1 99999", "--logits", "--out", Path("d")}), 1, "99999");
   EXPECT_FALSE(fs::exists(dir_ / "d"));
@@ -334,7 +336,7 @@ TEST_F(Cli, TokenizeGoesBothWays) {
   for (const char* not_ids : {"1 two", "1x", "two", "99999999999", "1;2"})
     EXPECT_EQ(Command("tokenize", {"--decode", not_ids}).status, 2) << not_ids;
   EXPECT_EQ(Command("tokenize", {"--decode", "999999"}).status, 1);
-  EXPECT_EQ(Command("tokenize", {"\xFF"}).status, 1);
+  EXPECT_EQ(Command("tokenize", {"\xFF"}).status, 2);
 }
 
 TEST_F(Cli, TokenizeTakesManyTexts) {

@@ -191,6 +191,7 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   refused({"--export", "hf-lra:" + Path("model")}, "--export: " + Path("model") + ": the directory is not empty");
   refused({"--export", "hf-lra:" + Path("file")}, "not a directory");
   refused({"--export", "hf-lra:" + Path("out"), "--export", "hf-lra:" + Path("./out")}, "something else");
+  refused({"--export", "hf-lra:" + Path("out/"), "--save", Path("out")}, "something else");
   refused({"--export", "hf-lra:" + Path("out"), "--save", Path("out")}, "something else");
   EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("model")}), 2, "--save: ");
   EXPECT_FAILS(Command("export", {"--format", "hff", "--save", Path("out")}), 2, "hf-lra");

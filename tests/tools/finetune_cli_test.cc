@@ -310,6 +310,9 @@ TEST_F(FinetuneCli, TheModelItselfIsNotSavedOver) {
       Call({"finetune", "--model", Path("model"), "--calib", Path("calibration.txt"), "--save", Path("model")});
   EXPECT_FAILS(refused, 2, "this is the model itself");
   EXPECT_EQ(refused.out, "");
+  const std::string plan = ReadFile(dir_ / "out/shiftrt.json");  // saved without its weights
+  EXPECT_FAILS(Finetune({"--steps", "1"}, "out"), 2, "this is the model itself");
+  EXPECT_EQ(ReadFile(dir_ / "out/shiftrt.json"), plan);
 }
 
 // The type that weights are converted to decides what is learnt, and the fingerprint does not tell it.

@@ -267,7 +267,7 @@ TEST_F(Cli, AnInterruptedRunContinuesFromItsFit) {
   const auto kept = [&] {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(dir_ / "cache/shiftrt", none))
-      if (fs::exists(entry.path() / "fit.json")) return entry.path();
+      if (fs::exists(entry.path() / "shiftrt-fit.json")) return entry.path();
     return fs::path();
   };
   const auto result = [&](const std::string& name) {
@@ -299,7 +299,7 @@ TEST_F(Cli, AnInterruptedRunContinuesFromItsFit) {
     }
     EXPECT_EQ(Command("generate", {"--prompt", "the", "--max-tokens", "4"}, "saved").status, 0);
 
-    const Json seconds = Json::parse(ReadFile(kept() / "fit.json"))["seconds"];
+    const Json seconds = Json::parse(ReadFile(kept() / "shiftrt-fit.json"))["seconds"];
     const Outcome resumed = Call(arguments("resumed.json"));
     ASSERT_EQ(resumed.status, 0) << resumed.err;
     EXPECT_NE(resumed.err.find("where an interrupted command left them"), std::string::npos) << resumed.err;
@@ -319,8 +319,17 @@ TEST_F(Cli, AKeptFitThatIsDamagedIsMadeAgain) {
   // The page cannot be written, which shows after the evaluation.
   fs::create_directories(dir_ / "page/index.html");
   EXPECT_FAILS(Run(recipe), 1, "the same command continues");
-  for (const auto& entry : fs::directory_iterator(dir_ / "cache/shiftrt")) WriteText(entry.path() / "fit.json", "{}");
+  for (const auto& entry : fs::directory_iterator(dir_ / "cache/shiftrt"))
+    WriteText(entry.path() / "shiftrt-fit.json", "{}");
   fs::remove_all(dir_ / "page");
+  // Files that somebody else put there are not removed with it.
+  for (const char* const name : {"corrected", "fit.json.old", "0123456789abcdef.checkpoints"}) {
+    std::vector<fs::path> placed;
+    for (const auto& entry : fs::directory_iterator(dir_ / "cache/shiftrt")) placed.push_back(entry.path() / name);
+    for (const fs::path& file : placed) WriteText(file, "of the user");
+    EXPECT_FAILS(Run(recipe), 2, std::string(name) + ", which is no part of a kept fit");
+    for (const fs::path& file : placed) EXPECT_TRUE(fs::remove(file)) << file;
+  }
   const Outcome again = Run(recipe);
   EXPECT_EQ(again.status, 0);
   EXPECT_NE(again.err.find("what an interrupted command left cannot be used"), std::string::npos) << again.err;

@@ -135,6 +135,17 @@ TEST_F(LoopTest, StoppedAnywhereItContinuesToTheSameBits) {
     EXPECT_EQ(history_.validations[i].loss, history.validations[i].loss);
 }
 
+TEST_F(LoopTest, AnyExceptionOfTheObserverLeavesACheckpoint) {
+  const std::vector<float> whole = Run();
+  RemoveCheckpoint();
+  EXPECT_THROW(Run([](const TrainingHistory& now, int64_t) {
+                 if (now.steps() == 13) throw std::runtime_error("stopped");
+               }),
+               std::runtime_error);
+  EXPECT_EQ(Run(), whole);
+  EXPECT_EQ(history_.resumed, 13);
+}
+
 // At this rate the values jump over the goal, so the loss falls and rises again.
 TEST_F(LoopTest, TheBestStateIsKeptAndContinuesToTheSameBits) {
   schedule_.rate = 1.5;

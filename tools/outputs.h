@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks, before the work, that no output of a command replaces one of its inputs or another output.
+#pragma once
+
+#include <filesystem>
+
+namespace CLI {
+class App;
+}
+
+namespace shiftrt {
+
+// Names of the validators by which the options that are outputs are known.
+constexpr const char *kFileOutput = "file output", *kDirectoryOutput = "directory output";
+
+// Throws UsageError for options of a parsed command that have an empty value; for an output that is the file of another
+// output, or of an input; and for one that is a file of a model that the command reads.
+void CheckPaths(CLI::App& command);
+
+// An absolute path without links, dots and a '/' at its end, so that two paths of one file are the same. The file need
+// not exist. "" stays "".
+std::filesystem::path WholePath(const std::filesystem::path& path);
+
+// False for a file in which a journal (runtime/checked_lines.h) would be taken up although it is something else: it has
+// no line whose checksum is right, nor the beginning of one. Throws Error if it cannot be read.
+bool MayBeJournal(const std::filesystem::path& file);
+
+}  // namespace shiftrt
