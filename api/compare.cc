@@ -68,7 +68,7 @@ MeasuredVariant Measured(const Comparing& with, const ModelVariant& variant, Dec
   measured.bytes = decoder.BytesPerToken();
   if (with.context.processes->group() > 0) return measured;  // one model alone writes text
   with.progress.Begin("continuing the prompt", settings.max_tokens);
-  auto reply = Generate(decoder, prompt, settings.max_tokens, {}, settings.seed, StopTokens(model), [&](int32_t) {
+  auto reply = Generate(decoder, prompt, settings.max_tokens, {}, 0, StopTokens(model), [&](int32_t) {
     with.progress.Advance(1);
     return true;
   });
@@ -185,7 +185,7 @@ std::vector<MeasuredVariant> Compare(std::span<const ModelVariant> variants, con
   reports.Begin("timing", kSpeedRounds * std::ssize(variants));
   for (int round = 0; round < kSpeedRounds; ++round) {
     for (size_t v = 0; v < variants.size(); ++v) {
-      const auto reply = Generate(decoders[v], prompt, tokens, {}, settings.seed, {});
+      const auto reply = Generate(decoders[v], prompt, tokens, {}, 0, {});
       speed[v].push_back(static_cast<double>(reply.tokens.size() - 1) / reply.decode_seconds);
       reports.Advance(1);
     }

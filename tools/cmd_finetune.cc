@@ -88,7 +88,7 @@ void ParseValidation(const FinetuneCommand& options, FinetuneSettings& settings)
     settings.validation_text = spec.source;
     settings.validation = spec.samples;
   }
-  if (settings.validation < 0)
+  if (settings.validation < 0 || text.ends_with(":0"))
     throw UsageError(fmt::format("--validation {}: a number of sequences, or NAME|FILE[:sequences]", text));
 }
 

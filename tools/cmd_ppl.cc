@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shiftrt/evaluate.h"
+#include "text/documents.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/texts.h"
@@ -24,8 +25,6 @@ using Json = nlohmann::json;
 
 // gptq and seq128: windows of the whole text.
 Json ByWindow(const PplOptions& options, const LanguageModel& model, const Resources& resources, Progress& progress) {
-  options.common.processes->FirstBeforeOthers(
-      [&] { return PullMissingText(options.text, options.common.offline, options.common.quiet); });
   const TextPerplexity result =
       MeasurePerplexity(model, options.text, {options.protocol, options.text_tokens}, resources, &progress);
   const std::string part =
@@ -40,7 +39,7 @@ Json ByWindow(const PplOptions& options, const LanguageModel& model, const Resou
 
 // harness: documents from their beginnings, over their own words and bytes.
 Json ByDocument(const PplOptions& options, const LanguageModel& model, const Resources& resources, Progress& progress) {
-  const SuiteSettings wikitext = {.tasks = "wikitext", .data = {"wikitext=" + options.text}};
+  const SuiteSettings wikitext = {.tasks = "wikitext", .data = {"wikitext=" + ResolveText(options.text).string()}};
   const SuiteResult result = Evaluate({&model, 1}, wikitext, resources, &progress).front();
   Json json = {{"model", model.Name()},
                {"protocol", options.protocol},
@@ -60,6 +59,8 @@ int Run(const PplOptions& options) {
     throw UsageError("--text-tokens goes with the protocols gptq and seq128; harness reads whole documents");
   const Resources resources = options.common.MakeResources();
   const LanguageModel model = options.common.OpenLanguageModel();
+  options.common.processes->FirstBeforeOthers(
+      [&] { return PullMissingText(options.text, options.common.offline, options.common.quiet); });
   const auto progress = options.common.MakeProgress();
   options.common.WriteJson(options.protocol == "harness" ? ByDocument(options, model, resources, *progress)
                                                          : ByWindow(options, model, resources, *progress));

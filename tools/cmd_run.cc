@@ -194,7 +194,7 @@ int Run(const RunOptions& options) {
   if (options.common.processes->split()) RefuseSplit(options);
   CheckRecipe(model, recipe);
   // Said now, not after the hour that calibration may take.
-  const ComparisonSettings settings = options.comparison.Settings(options.common.seed);
+  const ComparisonSettings settings = options.comparison.Settings();
   CheckComparison(model, settings);
   recipe.text = options.recipe.Text(recipe, model, options.common);
   const RepairJob job(model, recipe, resources);
@@ -312,7 +312,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<RunOptions>();
   options->common = CommonOptions(processes);
   options->common.AddTo(app);
-  options->common.AddSeedTo(app, "calibration samples, random selection and sampling");
+  options->common.AddSeedTo(app, "calibration samples, random selection and --recover");
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   options->common.AddMemoryTo(app);

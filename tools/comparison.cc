@@ -23,11 +23,10 @@ void ComparisonOptions::AddTo(CLI::App& app) {
       ->capture_default_str();
 }
 
-ComparisonSettings ComparisonOptions::Settings(uint64_t seed) const {
+ComparisonSettings ComparisonOptions::Settings() const {
   ComparisonSettings settings = measured;
   settings.chat = chat.chat;
   settings.system = chat.system;
-  settings.seed = seed;
   return settings;
 }
 

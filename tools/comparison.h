@@ -23,7 +23,7 @@ struct ComparisonOptions {
 
   // Adds --text, --text-tokens, --protocol, --prompt, --chat, --system and --max-tokens.
   void AddTo(CLI::App& app);
-  ComparisonSettings Settings(uint64_t seed) const;
+  ComparisonSettings Settings() const;
 };
 
 PageTable ComparisonTable(const std::vector<MeasuredVariant>& variants);

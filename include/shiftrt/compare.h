@@ -64,8 +64,7 @@ struct ComparisonSettings {
   std::string prompt = "It is a truth universally acknowledged, that";
   bool chat = false;        ///< the prompt is a user's message, written as the model's chat template says
   std::string system = {};  ///< with `chat`: the system's message; empty: none
-  int64_t max_tokens = 40;  ///< tokens of the continuation at most
-  uint64_t seed = 0;        ///< seed of the choice of tokens
+  int64_t max_tokens = 40;  ///< tokens of the continuation at most, each the most likely one
 };
 /// \param settings what is measured
 /// \return tokens that each variant decodes at most, one at a time, for its continuation and its speed

@@ -39,7 +39,7 @@ struct TextPerplexity {
 };
 
 /// Measures perplexity over disjoint windows of a text; the first token of a window is not predicted, and what remains
-/// after the last whole window is left out.
+/// after the last whole window is left out. A text of less than one window is one shorter window.
 /// \param model the model to measure
 /// \param text a UTF-8 text file, or a known name such as "wikitext2-test" of a text that is on this machine; of
 /// WikiText
@@ -48,7 +48,7 @@ struct TextPerplexity {
 /// \param resources what the measurement may use of the machine
 /// \param progress receives reports; null: none are made
 /// \return the perplexity
-/// \throws UsageError for another protocol; Error if the file cannot be read or has less than one window; OutOfMemory;
+/// \throws UsageError for another protocol; Error if the file cannot be read or has fewer than 2 tokens; OutOfMemory;
 ///     Interrupted after RequestInterrupt()
 TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& text,
                                  const PerplexitySettings& settings = {}, const Resources& resources = {},

@@ -51,8 +51,9 @@ Products ParseProducts(const std::string& name);
 struct Resources {
   /// Threads of one computation, the calling one included; 0: one per core that the process may use.
   int threads = 0;
-  /// Bytes of host memory that the sums over calibration text may take; 0: what is free. Where it is too little, the
-  /// calibration makes several passes over the text.
+  /// Bytes of host memory that the sums over calibration text may take, or the activations that a training keeps; 0:
+  /// three quarters of what is free. Where it is too little, the calibration makes several passes over the text, and a
+  /// training computes activations again.
   int64_t calibration_memory = 0;
   /// Indices of the GPUs to use; empty: none. The first one runs the model, the others take a share of calibration
   /// passes. A GPU that does not exist, or a library built without CUDA, is a UsageError of the field "gpus".

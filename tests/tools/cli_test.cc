@@ -283,6 +283,11 @@ TEST_F(Cli, TextTokensBoundTheTextOfThePerplexity) {
   EXPECT_GT(predicted("0"), 3 * (kContext - 1));
   EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt"), "--protocol", "harness", "--text-tokens", "300"}), 2,
                "gptq and seq128");
+  // Every protocol takes the name of a text. This one is found, and the tokenizer has no token to begin it with.
+  ::setenv("SHIFTRT_DATA", dir_.c_str(), 1);
+  EXPECT_EQ(Command("ppl", {"--text", "heldout"}).status, 0);
+  EXPECT_FAILS(Command("ppl", {"--text", "heldout", "--protocol", "harness"}), 1, "a document needs a first token");
+  ::unsetenv("SHIFTRT_DATA");
 
   ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--text-tokens", "300", "--json", Path("p.json")}).status,
             0);
