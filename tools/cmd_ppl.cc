@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "shiftrt/evaluate.h"
-#include "text/documents.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/texts.h"
@@ -39,7 +38,7 @@ Json ByWindow(const PplOptions& options, const LanguageModel& model, const Resou
 
 // harness: documents from their beginnings, over their own words and bytes.
 Json ByDocument(const PplOptions& options, const LanguageModel& model, const Resources& resources, Progress& progress) {
-  const SuiteSettings wikitext = {.tasks = "wikitext", .data = {"wikitext=" + ResolveText(options.text).string()}};
+  const SuiteSettings wikitext = {.tasks = "wikitext", .data = {"wikitext=" + FileOfText(options.text)}};
   const SuiteResult result = Evaluate({&model, 1}, wikitext, resources, &progress).front();
   Json json = {{"model", model.Name()},
                {"protocol", options.protocol},

@@ -110,6 +110,8 @@ void Limit(int64_t limit, const LanguageModel& model, const std::string& protoco
   if (limit > 0) text.tokens.resize(std::min<size_t>(text.tokens.size(), std::max(limit, WindowOf(model, protocol))));
 }
 
+std::string FileOfText(const std::string& name) { return ResolveText(name).string(); }
+
 std::string ReadFileText(const std::string& file) { return ReadText(file); }
 
 void WriteFileText(const std::string& file, const std::string& text) { WriteFile(file, text); }

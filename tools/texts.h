@@ -50,6 +50,8 @@ void Limit(int64_t limit, const LanguageModel& model, const std::string& protoco
 // The prompts of a file: the lines of a text file, or the documents of another; of a row of Alpaca, what asks for the
 // output. Names are looked up as calibration texts are. Throws Error for a file without prompts.
 std::vector<std::string> ReadPrompts(const std::string& name);
+// The file of a text that is given by its path or by a known name. Throws Error where there is none.
+std::string FileOfText(const std::string& name);
 // The text of a file, as runtime/text.h reads it.
 std::string ReadFileText(const std::string& file);
 // Writes a whole file. Throws Error if that fails.
