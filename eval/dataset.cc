@@ -153,7 +153,8 @@ Item MakeItem(const Task& task, const Entry& entry, const std::vector<const Exam
     return item;
   }
   item.prompts = MakePrompts(entry.example, shots);
-  // Where all choices share the answer, the reference divides by the length of what differs, the context.
+  // The reference divides by the length of what differs between the choices. If they share the answer, that is the
+  // context.
   const bool shared = entry.example.contexts.size() > 1 && entry.example.answers.size() == 1;
   for (size_t i = 0; i < item.prompts.size(); ++i) {
     const std::string &answer = At(entry.example.answers, i), &choice = shared ? entry.example.contexts[i] : answer;

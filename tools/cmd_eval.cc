@@ -66,7 +66,6 @@ struct Repairing {
 };
 
 int Run(const EvalCommandOptions& options) {
-  if (options.evaluation.tasks.empty()) FailUsage("--tasks: its value is empty");
   const Suites suites = options.evaluation.Load(options.common);
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();

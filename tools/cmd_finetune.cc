@@ -83,13 +83,20 @@ void ParseValidation(const FinetuneCommand& options, FinetuneSettings& settings)
   const std::string& text = options.validation;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, settings.validation);
-  if (error != std::errc() || stop != end) {
+  const auto refuse = [&] {
+    throw UsageError(fmt::format("--validation {}: a number of sequences, or NAME|FILE[:sequences]", text));
+  };
+  if (error == std::errc() && stop == end) {
+    if (settings.validation < 0) refuse();
+    return;
+  }
+  try {
     const CalibrationSpec spec = ParseCalibration(text);
     settings.validation_text = spec.source;
     settings.validation = spec.samples;
+  } catch (const UsageError&) {  // its reason would name --calib
+    refuse();
   }
-  if (settings.validation < 0 || text.ends_with(":0"))
-    throw UsageError(fmt::format("--validation {}: a number of sequences, or NAME|FILE[:sequences]", text));
 }
 
 FinetuneSettings Parse(const FinetuneCommand& options) {

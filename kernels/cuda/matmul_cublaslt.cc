@@ -120,7 +120,7 @@ struct Products::Impl {
     check(library.preference_create(&preference));
     const size_t bytes = kWorkspaceBytes;
     check(library.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes)));
-    // Where the depth is divided, the parts are added up in float32, and before y is added.
+    // An algorithm may divide the depth. It then adds up the parts in float32, before it adds y.
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     check(library.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                  sizeof(reductions)));

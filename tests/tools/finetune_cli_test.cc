@@ -54,6 +54,13 @@ TEST_F(FinetuneCli, TheRateFollowsFromMethodAndSizeUnlessItIsGiven) {
   EXPECT_DOUBLE_EQ(rate({"--rate", "2e-5"}), 2e-5);
 }
 
+TEST_F(FinetuneCli, AValidationThatMakesNoSenseIsNamed) {
+  for (const std::string validation : {"-1", "held.txt:0", "held.txt:many"})
+    EXPECT_FAILS(Call({"finetune", "--model", Path("out"), "--calib", Path("calibration.txt"), "--save", Path("tuned"),
+                       "--validation=" + validation}),
+                 2, "--validation " + validation + ": a number of sequences");
+}
+
 // In eight steps of 4 sequences of 128 tokens, the default rate lowers the held-out loss of the demo model, which was
 // trained on such text before. The margin is 0.01 nats; a rate of 1e-4, too low by two orders of magnitude, gains
 // 0.001, and one of 0.03 loses 0.12.
