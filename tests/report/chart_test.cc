@@ -97,6 +97,8 @@ TEST(Chart, BarsStandOnZero) {
   // The last two rectangles extend 2 up and 1 down from zero.
   ASSERT_GE(height.size(), 2u);
   EXPECT_NEAR(height[height.size() - 2], 2 * height.back(), 0.21);
+  EXPECT_GT(height.back(), 10);
+  EXPECT_NEAR(y[y.size() - 2] + height[height.size() - 2], y.back(), 0.11) << "one ends where the other begins";
 }
 
 TEST(Chart, DrawsWhatThereIsOfHostileData) {

@@ -2,7 +2,10 @@
 #include "train/finetune.h"
 
 #include <cmath>
+#include <functional>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "engine/loss.h"
 #include "models/own_tensors.h"
@@ -171,6 +174,43 @@ TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
   }
   schedule_.rate = 0.01;
   EXPECT_NE(Refusal([&] { Run(); }).find("its rate is \"0.02\""), std::string::npos);
+}
+
+// A checkpoint is refused by a training of which any one setting differs.
+TEST_F(FinetuneTest, ACheckpointBelongsToItsSettings) {
+  schedule_.steps = 2;
+  Fresh();
+  EXPECT_EQ(Run().history.resumed, 2);
+  const std::map<std::string, std::function<void()>> changes = {
+      {"text", [&] { texts_.hash = "i"; }},
+      {"plan", [&] { model_.plan = DepthPlan::Original(kLayers); }},
+      {"method", [&] { settings_.method = Method::kPartial; }},
+      {"adapters", [&] { settings_.adapters = true; }},
+      {"head", [&] { settings_.head = true; }},
+      {"loss", [&] { settings_.loss = TrainingLoss::kBoth; }},
+      {"rate", [&] { schedule_.rate *= 2; }},
+      {"schedule", [&] { schedule_.decay = Decay::kConstant; }},
+      {"warmup", [&] { schedule_.warmup += 1; }},
+      {"steps", [&] { schedule_.steps = 3; }},
+      {"weight_decay", [&] { settings_.weight_decay = 0.5; }},
+      {"clip", [&] { settings_.clip = 2; }},
+      {"batch", [&] { settings_.batch = 2; }},
+      {"pass_tokens", [&] { settings_.pass_tokens = 32; }},
+      {"validate_every", [&] { settings_.validate_every = 1; }},
+      {"seed", [&] { settings_.seed = 1; }},
+      {"keep_best", [&] { settings_.keep_best = true; }},
+      {"lora.targets", [&] { settings_.lora.targets = {"q"}; }},
+      {"lora.rank", [&] { settings_.lora.rank = 2; }},
+      {"lora.alpha", [&] { settings_.lora.alpha = 3; }},
+      {"lora.dropout", [&] { settings_.lora.dropout = 0.25; }},
+  };
+  for (const auto& [setting, change] : changes) {
+    const auto before = std::tuple(texts_.hash, model_.plan, settings_, schedule_);
+    change();
+    EXPECT_NE(Refusal([&] { Run(); }).find(fmt::format("its {} is", setting)), std::string::npos) << setting;
+    std::tie(texts_.hash, model_.plan, settings_, schedule_) = before;
+  }
+  EXPECT_EQ(Run().history.resumed, 2) << "a refusal leaves the checkpoint as it was";
 }
 
 // The division of a step's batch into passes changes nothing but rounding.

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/adapted_plan.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "models/adapted.h"
+#include "models/checkpoint.h"
+#include "models/own_tensors.h"
+#include "runtime/check.h"
+#include "runtime/json.h"
+#include "runtime/safetensors.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Reads tensor `name` as a matrix of shape (rows, cols); a side of 0 accepts any size. Throws Error for a value that is
+// not finite.
+Matrix<float> ReadMatrix(const SafetensorsFile& file, const std::string& name, int64_t rows, int64_t cols) {
+  const auto found = file.tensors().find(name);
+  Check(found != file.tensors().end(), "{}: tensor {} is missing", file.path().string(), name);
+  const TensorView& tensor = found->second;
+  const bool vector = rows == 1 && tensor.shape.size() == 1;
+  const int64_t have_rows = vector ? 1 : tensor.rows(), have_cols = vector ? tensor.shape[0] : tensor.cols();
+  Check((vector || tensor.shape.size() == 2) && (rows == 0 || have_rows == rows) && (cols == 0 || have_cols == cols) &&
+            tensor.dtype == DType::kFloat32,
+        "{}: tensor {} is {} [{}], expected float32 [{}, {}] (0: any)", file.path().string(), name, Name(tensor.dtype),
+        fmt::join(tensor.shape, ", "), rows, cols);
+  Matrix<float> out(have_rows, have_cols);
+  if (tensor.bytes() > 0) std::memcpy(out.data(), tensor.data, tensor.bytes());
+  for (float value : out.span())
+    Check(std::isfinite(value), "{}: tensor {} holds {}", file.path().string(), name, value);
+  return out;
+}
+
+std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, int64_t hidden) {
+  const std::string prefix = fmt::format("site.{}.", site);
+  Lra lra;
+  lra.b = ReadMatrix(file, prefix + "b", 1, hidden);
+  if (file.tensors().contains(prefix + "A")) {
+    Check(!file.tensors().contains(prefix + "P") && !file.tensors().contains(prefix + "Q"),
+          "{}: {}A stands beside {}P or {}Q", file.path().string(), prefix, prefix, prefix);
+    lra.a = ReadMatrix(file, prefix + "A", hidden, hidden);
+  } else {
+    lra.p = ReadMatrix(file, prefix + "P", hidden, 0);
+    lra.q = ReadMatrix(file, prefix + "Q", 0, hidden);
+    Check(lra.q.rows() == lra.p.cols(), "{}: tensor {}Q has {} rows, and {}P has {} columns", file.path().string(),
+          prefix, lra.q.rows(), prefix, lra.p.cols());  // 0: a bias alone
+  }
+  return std::make_shared<const Lra>(std::move(lra));
+}
+
+// The checksum of a file of tensors, which shiftrt.json holds.
+std::string ChecksumOf(const SafetensorsFile& file) { return ChecksumOf("", file.tensors()); }
+
+// Throws Error for a tensor that belongs to none of the first `sites` sites.
+void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
+  size_t expected = 0;
+  for (int64_t site = 0; site < sites; ++site)
+    expected += file.tensors().contains(fmt::format("site.{}.A", site)) ? 2 : 3;
+  Check(file.tensors().size() == expected && file.others().empty(),
+        "{}: {} tensors, but the plan's {} adapters have {}", file.path().string(),
+        file.tensors().size() + file.others().size(), sites, expected);
+}
+
+// The names of all tensors of a block, or only of its matrices.
+std::set<std::string> KnownTensors(const ModelConfig& config, bool matrices) {
+  std::set<std::string> names;
+  for (const BlockTensor& row : BlockTensors())
+    if (!row.Shape(config).empty() && (!matrices || row.kind == BlockTensor::Kind::kMatrix)) names.insert(row.name);
+  return names;
+}
+
+// Reads the tensors of a plan's own from their file, in the type that the model is loaded in.
+class OwnReader {
+ public:
+  OwnReader(const fs::path& path, const LoadOptions& options)
+      : file_(std::make_shared<SafetensorsFile>(path)), options_(options), loaded_(std::make_shared<Weights>()) {
+    loaded_->storage.push_back(file_);
+    options_.check_finite = true;
+  }
+
+  TensorView Take(const std::string& name, const std::vector<int64_t>& shape) {
+    const std::string where = fmt::format("{}: tensor {}", file_->path().string(), name);
+    const auto found = file_->tensors().find(name);
+    Check(found != file_->tensors().end(), "{} is missing", where);
+    const TensorView& tensor = found->second;
+    Check(tensor.shape == shape && tensor.dtype != DType::kFloat64,
+          "{} is {} [{}], expected float32, float16 or bfloat16 [{}]", where, Name(tensor.dtype),
+          fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
+    ++taken_;
+    return LoadTensor(where, {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), shape}, true,
+                      options_, *loaded_);
+  }
+  const SafetensorsFile& file() const { return *file_; }
+  // The owner of the tensors, which keeps them alive.
+  std::shared_ptr<const void> storage() const { return loaded_; }
+  void RefuseLeftOver() const {
+    const size_t tensors = file_->tensors().size() + file_->others().size();
+    Check(taken_ == tensors, "{}: {} tensors, but the plan has {} of its own", file_->path().string(), tensors, taken_);
+  }
+
+ private:
+  std::shared_ptr<const SafetensorsFile> file_;
+  LoadOptions options_;
+  std::shared_ptr<Weights> loaded_;
+  size_t taken_ = 0;
+};
+
+// Reads the plan of a saved directory stage by stage.
+class PlanReader {
+ public:
+  PlanReader(const AdaptedHeader& header, const fs::path& directory, const Weights& weights, const LoadOptions& options)
+      : header_(header),
+        directory_(directory),
+        name_((directory / kAdaptedFile).string()),
+        weights_(weights),
+        options_(options) {}
+
+  // The plan, without LoRA factors.
+  DepthPlan Read() {
+    const Json& stages = header_.json["plan"];
+    const ModelConfig& config = weights_.config;
+    Check(header_.standalone() || header_.layers == config.layers, "{}: layers is {}, but the base model has {}", name_,
+          header_.layers, config.layers);
+    Check(stages.is_array() && !stages.empty(), "{}: plan is not a list of stages", name_);
+    DepthPlan plan;
+    for (const Json& stage : stages) {
+      Check(stage.is_object() && (stage.contains("block") || stage.contains("adapter")),
+            "{}: stage {} is neither a block nor an adapter", name_, Shown(stage));
+      if (stage.contains("block")) {
+        plan.stages.emplace_back(Block(stage));
+      } else {
+        plan.stages.emplace_back(Adapter(stage));
+      }
+    }
+    Check(plan.blocks() + std::ssize(header_.removed) == header_.layers,
+          "{}: {} blocks in the plan and {} removed, of {} layers", name_, plan.blocks(), header_.removed.size(),
+          header_.layers);
+    plan.output = Output();
+    if (adapters_) {
+      RefuseLeftOver(*adapters_, sites_);
+      CheckFile(kAdapterTensors, ChecksumOf(*adapters_));
+    }
+    if (own_) {
+      own_->RefuseLeftOver();
+      CheckFile(kOwnTensors, ChecksumOf(own_->file()));
+    }
+    return plan;
+  }
+
+  // The LoRA factors of that plan; null if it names none.
+  std::shared_ptr<const Lora> ReadFactors(const DepthPlan& plan) const {
+    if (factors_.empty()) return nullptr;
+    auto lora = std::make_shared<Lora>(ReadLora(directory_ / kLoraDirectory, weights_.config, plan));
+    std::set<std::pair<int64_t, std::string>> found;
+    for (const LoraFactors& factors : lora->factors) found.emplace(factors.layer, factors.tensor->name);
+    for (const auto& [layer, tensor] : factors_)
+      Check(found.contains({layer, tensor}), "{}: no factors for {} of block {}, which {} names",
+            (directory_ / kLoraDirectory / kLoraTensors).string(), tensor, layer, name_);
+    Check(found == factors_, "{}: factors for {} tensors, but {} names {}",
+          (directory_ / kLoraDirectory / kLoraTensors).string(), found.size(), name_, factors_.size());
+    CheckFile(kLoraDirectory, Checksum(*lora));
+    return lora;
+  }
+
+ private:
+  // Refuses a file that is damaged, or was saved with another plan: a program that was killed may leave new files
+  // beside an older shiftrt.json. A directory without checksums is taken as it is.
+  void CheckFile(const char* file, const std::string& found) const {
+    if (!header_.json.contains("checksums")) return;
+    const Json& checksums = header_.json["checksums"];
+    const Json expected = checksums.is_object() ? checksums.value(file, Json()) : Json();
+    Check(expected == found,
+          "{}: its checksum is {}, but {} has {}: it is damaged, was changed, or was not saved together with it. Save "
+          "the model again, or remove checksums from that file to take it as it is",
+          (directory_ / file).string(), found, name_, expected.is_null() ? "none for it" : Shown(expected));
+  }
+
+  BlockStage Block(const Json& stage) {
+    RefuseOtherKeys(stage, {"block", "halves", "own", "lora"});
+    const ModelConfig& config = weights_.config;
+    BlockStage block = ReadBlock(stage, last_, header_, config.layers, name_);
+    last_ = block.layer;
+    for (const std::string& name : ReadNames(stage, "lora", KnownTensors(config, true), header_, name_))
+      factors_.emplace(block.layer, name);
+    const std::set<std::string> own = ReadNames(stage, "own", KnownTensors(config, false), header_, name_);
+    if (own.empty()) return block;
+    const auto tensors = std::make_shared<OwnBlock>(weights_, block);
+    for (const BlockTensor& row : BlockTensors())
+      if (own.contains(row.name))
+        tensors->Replace(row.member, Own().Take(OwnName(block.layer, row), row.Shape(config)), Own().storage());
+    block.own = OwnBlock::Share(tensors);
+    return block;
+  }
+
+  AdapterStage Adapter(const Json& stage) {
+    RefuseOtherKeys(stage, {"adapter"});
+    if (!adapters_) adapters_ = std::make_unique<SafetensorsFile>(directory_ / kAdapterTensors);
+    return {ReadParts(stage["adapter"], header_, name_), ReadLra(*adapters_, sites_++, weights_.config.hidden)};
+  }
+
+  std::shared_ptr<const OutputWeights> Output() {
+    std::set<std::string> known = {kFinalNorm, kHead};
+    if (!weights_.final_norm_bias.empty()) known.insert(kFinalNormBias);
+    const std::set<std::string> own = ReadNames(header_.json, "output", known, header_, name_);
+    if (own.empty()) return nullptr;
+    const ModelConfig& config = weights_.config;
+    const auto output = std::make_shared<OwnOutput>(weights_, DepthPlan());
+    if (own.contains(kFinalNorm))
+      output->Replace(&OutputWeights::final_norm, Own().Take(kFinalNorm, {config.hidden}), Own().storage());
+    if (own.contains(kFinalNormBias))
+      output->Replace(&OutputWeights::final_norm_bias, Own().Take(kFinalNormBias, {config.hidden}), Own().storage());
+    if (own.contains(kHead))
+      output->Replace(&OutputWeights::head, Own().Take(kHead, {config.vocab, config.hidden}), Own().storage());
+    return OwnOutput::Share(output);
+  }
+
+  OwnReader& Own() {
+    if (!own_) own_ = std::make_unique<OwnReader>(directory_ / kOwnTensors, options_);
+    return *own_;
+  }
+  void RefuseOtherKeys(const Json& stage, const std::set<std::string>& known) const {
+    for (const auto& [key, value] : stage.items())
+      Check(known.contains(key), "{}: stage {} has more than {}", name_, Shown(stage), fmt::join(known, ", "));
+  }
+
+  const AdaptedHeader& header_;
+  const fs::path& directory_;
+  const std::string name_;
+  const Weights& weights_;
+  const LoadOptions options_;
+  int64_t last_ = -1, sites_ = 0;  // the last block's layer; adapters so far
+  std::unique_ptr<SafetensorsFile> adapters_;
+  std::unique_ptr<OwnReader> own_;
+  std::set<std::pair<int64_t, std::string>> factors_;  // the layers and tensors that must have factors
+};
+
+}  // namespace
+
+AdaptedPlan ReadPlan(const AdaptedHeader& header, const fs::path& directory, const Weights& weights,
+                     const LoadOptions& options) {
+  PlanReader reader(header, directory, weights, options);
+  AdaptedPlan read = {reader.Read(), nullptr};
+  if (options.merge_lora) read.lora = reader.ReadFactors(read.plan);
+  return read;
+}
+
+}  // namespace shiftrt

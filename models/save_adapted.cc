@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the directories that --save makes (docs/formats.md).
+#include <algorithm>
+#include <utility>
+
+#include "models/adapted.h"
+#include "models/adapted_header.h"
+#include "models/lora.h"
+#include "models/part_json.h"
+#include "models/plan_checkpoint.h"
+#include "models/provenance.h"
+#include "models/saved_config.h"
+#include "runtime/check.h"
+#include "runtime/safetensors.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+TensorView View(const Matrix<float>& m, bool vector = false) {
+  return {m.data(), DType::kFloat32,
+          vector ? std::vector<int64_t>{m.cols()} : std::vector<int64_t>{m.rows(), m.cols()}};
+}
+
+// The plan as shiftrt.json lists it, with the tensors of its adapters and those that replace the model's.
+struct SavedPlan {
+  int version = kFirstVersion;
+  Json stages = Json::array(), output = Json::array();
+  std::vector<NamedTensor> adapters, own;
+};
+
+// The names of the tensors of `block` that differ from the model's; the tensors are added to `tensors`.
+Json OwnTensors(const Weights& weights, const BlockStage& block, std::vector<NamedTensor>& tensors) {
+  Json names = Json::array();
+  if (!block.own) return names;
+  for (const BlockTensor& row : BlockTensors()) {
+    const TensorView& tensor = (*block.own).*row.member;
+    if (tensor.data == (weights.blocks[block.layer].*row.member).data) continue;
+    names.push_back(row.name);
+    tensors.push_back({OwnName(block.layer, row), tensor});
+  }
+  return names;
+}
+
+// Describes the plan for shiftrt.json. With `whole`, a checkpoint with the plan's tensors is written too, in which the
+// kept blocks count from 0.
+SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lora, bool whole) {
+  SavedPlan saved;
+  const auto list = [&](Json& object, const char* key, const Json& names) {
+    if (names.empty()) return;
+    object[key] = names;
+    saved.version = kOwnVersion;
+  };
+  int64_t block = 0, site = 0;
+  for (const Stage& stage : plan.stages) {
+    stage.Visit(
+        [&](const BlockStage& kept) {
+          Json described = {{"block", whole ? block++ : kept.layer}};
+          if (kept.halves != Halves::kBoth) {
+            described["halves"] = Name(kept.halves);
+            saved.version = std::max(saved.version, kHalvesVersion);
+          }
+          if (!whole) list(described, "own", OwnTensors(weights, kept, saved.own));
+          Json changed = Json::array();
+          for (const LoraFactors& factors : lora != nullptr ? std::span(lora->factors) : std::span<const LoraFactors>())
+            if (factors.layer == kept.layer) changed.push_back(factors.tensor->name);
+          list(described, "lora", changed);
+          saved.stages.push_back(std::move(described));
+        },
+        [&](const AdapterStage& adapter) {
+          saved.stages.push_back({{"adapter", adapter.parts}});
+          const std::string prefix = fmt::format("site.{}.", site++);
+          if (adapter.lra->low_rank()) {
+            saved.adapters.push_back({prefix + "P", View(adapter.lra->p)});
+            saved.adapters.push_back({prefix + "Q", View(adapter.lra->q)});
+          } else {
+            saved.adapters.push_back({prefix + "A", View(adapter.lra->a)});
+          }
+          saved.adapters.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
+        });
+  }
+  if (whole || !plan.output) return saved;
+  const auto add = [&](const char* name, const TensorView& tensor, const TensorView& of_model) {
+    if (tensor.data == of_model.data) return;
+    saved.output.push_back(name);
+    saved.own.push_back({name, tensor});
+    saved.version = kOwnVersion;
+  };
+  add(kFinalNorm, plan.output->final_norm, weights.final_norm);
+  add(kFinalNormBias, plan.output->final_norm_bias, weights.final_norm_bias);
+  add(kHead, plan.output->head, weights.head);
+  return saved;
+}
+
+// Throws Error for a block whose set of tensors is not that of the family: when the file is read, it could not be told
+// from a mistake. Without `whole`, the tensors of a half that does not run are not written, and may be missing.
+void CheckPlaces(const Weights& weights, const DepthPlan& plan, bool whole, const fs::path& directory) {
+  for (const BlockStage* block : plan.Blocks())
+    for (const BlockTensor& row : BlockTensors())
+      if (whole || Reads(block->halves, row))
+        Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(weights.config).empty(),
+              "{}: block {} has {} {}, unlike the blocks of the family {}", directory.string(), block->layer,
+              row.Shape(weights.config).empty() ? "a" : "no", row.name, weights.config.family);
+}
+
+}  // namespace
+
+void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& provenance, bool with_weights,
+                 const fs::path& directory, const Lora* lora) {
+  const Weights& weights = *model.weights;
+  AtomicDirectory out(directory);
+  Check(!fs::exists(directory / "config.json") || !fs::equivalent(directory, model.directory),
+        "{}: this is the model itself; save somewhere else", directory.string());
+  Check(!with_weights || plan.blocks() > 0, "{}: a model without blocks cannot be saved with its weights",
+        directory.string());
+  CheckPlaces(weights, plan, with_weights, directory);
+  std::string fingerprint;
+  if (with_weights) {
+    const Weights kept = KeptWeights(weights, plan);
+    NoProgress quiet;
+    WriteCheckpoint(StoredTensors(kept), kOneFile, out, quiet);
+    const Json config = PlanConfig(model, plan);
+    const bool all = IsStock(plan) && lora == nullptr;
+    out.Create("config.json").Write((all ? config : Marked(config)).dump(2) + "\n");
+    CopyCompanions(model, out);
+    fingerprint = kept.Fingerprint();
+  } else {
+    fingerprint = weights.Fingerprint();
+  }
+  const std::string base = fs::absolute(model.directory).lexically_normal().string();
+  const SavedPlan saved = Describe(weights, plan, lora, with_weights);
+  WriteSafetensors(out.Create(kAdapterTensors), saved.adapters, {{"format", "shiftrt"}});
+  if (!saved.own.empty()) WriteSafetensors(out.Create(kOwnTensors), saved.own, {{"format", "shiftrt"}});
+  if (lora != nullptr)
+    WriteLora(*lora, weights.config, plan, plan == DepthPlan::Original(weights.config.layers) ? base : "", out);
+  // This file is written last, so that a directory that has it is complete. A directory with its own weights names
+  // itself as the base.
+  Json json = {{"version", saved.version},
+               {"base", with_weights ? kStandalone : base},
+               {"fingerprint", fingerprint},
+               {"layers", weights.config.layers},
+               {"removed", plan.RemovedLayers(weights.config.layers)},
+               {"plan", saved.stages},
+               {"provenance", ProvenanceJson(provenance)}};
+  if (!saved.output.empty()) json["output"] = saved.output;
+  // An object from the start: a null that becomes one is left half made where there is no memory.
+  Json checksums = Json::object();
+  checksums[kAdapterTensors] = ChecksumOf("", saved.adapters);
+  if (!saved.own.empty()) checksums[kOwnTensors] = ChecksumOf("", saved.own);
+  if (lora != nullptr) checksums[kLoraDirectory] = Checksum(*lora);
+  json["checksums"] = std::move(checksums);
+  out.Create(kAdaptedFile).Write(json.dump(2) + "\n");
+  out.Commit();
+}
+
+}  // namespace shiftrt
