@@ -20,6 +20,10 @@ void CheckExport(const std::string& format, const std::filesystem::path& output)
   CheckNewDirectory(output);
 }
 
+void CheckExport(const LanguageModel& model, const ExportSettings& settings) {
+  CheckFormat(FindExportFormat(settings.format), model.impl().model.weights->config, settings);
+}
+
 std::vector<std::string> Export(const LanguageModel& model, const std::filesystem::path& output,
                                 const ExportSettings& settings, const Resources& resources, Progress* progress) {
   const Model& inner = model.impl().model;

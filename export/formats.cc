@@ -15,10 +15,13 @@ std::string Names(const std::vector<const ExportFormat*>& formats) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-[[noreturn]] void Refuse(const ExportFormat& format, const std::string& reason, const ExportJob& job) {
+// `why_not`: the reason why another format could not be taken instead; "" if it could.
+template <typename WhyNotOf>
+[[noreturn]] void Refuse(const ExportFormat& format, const std::string& reason, const ExportSettings& settings,
+                         const WhyNotOf& why_not) {
   std::vector<const ExportFormat*> others;
   for (const ExportFormat& other : ExportFormats())
-    if (WhyNot(other, job.model, job.plan).empty() && (!job.settings.q8_0 || other.q8_0)) others.push_back(&other);
+    if (why_not(other).empty() && (!settings.q8_0 || other.q8_0)) others.push_back(&other);
   FailUsage(Field("format"), "{} cannot hold this model: {}. {}{}", format.name, reason,
             others.empty() ? "No format can" : fmt::format("Formats that can: {}", Names(others)),
             format.holds != nullptr ? fmt::format(". {} holds what the {} makes", format.name, format.holds) : "");
@@ -40,7 +43,18 @@ const ExportFormat& FindExportFormat(std::string_view name) {
   FailUsage(Field("format"), "no format \"{}\" (known: {})", name, Names(known));
 }
 
+std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config) {
+  return format.why_no_model != nullptr ? format.why_no_model(config) : "";
+}
+
+void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings) {
+  const std::string reason = settings.q8_0 && !format.q8_0 ? "it does not store Q8_0" : WhyNoModel(format, config);
+  if (reason.empty()) return;
+  Refuse(format, reason, settings, [&](const ExportFormat& other) { return WhyNoModel(other, config); });
+}
+
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
+  if (std::string reason = WhyNoModel(format, model.weights->config); !reason.empty()) return reason;
   if (plan.blocks() == 0) return "it has no blocks";
   for (const BlockStage* block : plan.Blocks())
     if (block->halves != Halves::kBoth && !format.half_blocks)
@@ -59,8 +73,9 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
 }
 
 std::vector<std::string> Export(const ExportFormat& format, const ExportJob& job, const std::filesystem::path& output) {
-  if (job.settings.q8_0 && !format.q8_0) Refuse(format, "it does not store Q8_0", job);
-  if (const std::string reason = WhyNot(format, job.model, job.plan); !reason.empty()) Refuse(format, reason, job);
+  const auto why_not = [&](const ExportFormat& other) { return WhyNot(other, job.model, job.plan); };
+  if (job.settings.q8_0 && !format.q8_0) Refuse(format, "it does not store Q8_0", job.settings, why_not);
+  if (const std::string reason = why_not(format); !reason.empty()) Refuse(format, reason, job.settings, why_not);
   StagedDirectory staged(output);
   std::vector<std::string> notes = format.write(job, staged.path());
   format.verify(job, staged.path());

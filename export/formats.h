@@ -34,8 +34,11 @@ struct ExportFormat {
   bool half_blocks = false;     // holds plans with half blocks
   bool q8_0 = false;            // holds ExportSettings::q8_0
   const char* holds = nullptr;  // a recipe or correction whose results it holds, for refusals; null: those of all
+  // The reason why the format can hold no plan of such a model, as the end of a sentence; "" if it holds some. Null: it
+  // holds plans of every model.
+  std::string (*why_no_model)(const ModelConfig& config) = nullptr;
   // The reason why the format cannot hold this plan of the model, as the end of a sentence; "" if it can. Called only
-  // for plans that need nothing which the flags above exclude.
+  // for plans that need nothing which the flags above exclude, of models that why_no_model lets pass.
   std::string (*why_not)(const Model& model, const DepthPlan& plan);
   // Writes the plan into an empty directory and flushes all files to disk. Returns notes for the user, in whole
   // sentences.
@@ -49,8 +52,12 @@ const std::vector<ExportFormat>& ExportFormats();
 // Throws UsageError for the field "format", listing the known ones, for a name that is not among them.
 const ExportFormat& FindExportFormat(std::string_view name);
 
-// The reason why `format` cannot hold this plan; "" if it can.
+// The reason why `format` can hold no plan of such a model, or not this plan; "" if it can.
+std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config);
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan);
+
+// Throws UsageError, naming the reason and other formats, where Export() would for every plan of such a model.
+void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings);
 
 // Writes the plan into `output`, a new or empty directory: under a temporary name beside it, where it is read back and
 // compared with the plan, then renamed. If anything fails, nothing is left and `output` is as before. Returns the notes

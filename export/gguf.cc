@@ -38,6 +38,11 @@ struct Item {
   int64_t bytes() const { return FileTensor{nullptr, type, shape}.bytes(); }
 };
 
+std::string WhyNoModelInGguf(const ModelConfig& config) {
+  if (GgufArchitectureOf(config) != nullptr) return "";
+  return fmt::format("models of family {} are not written to GGUF", config.family);
+}
+
 std::string WhyNotGguf(const Model& model, const DepthPlan& plan) {
   const std::string why = WhyNoGguf(KeptWeights(*model.weights, plan).config);
   return why.empty() ? WhyNoHfDirectory(model, plan) : why;
@@ -196,6 +201,7 @@ const ExportFormat& GgufFormat() {
       .own_tensors = true,
       .q8_0 = true,
       .holds = "recipe stock",
+      .why_no_model = WhyNoModelInGguf,
       .why_not = WhyNotGguf,
       .write = WriteGguf,
       .verify = VerifyGguf,

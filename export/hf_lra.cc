@@ -11,11 +11,10 @@ namespace shiftrt {
 
 namespace {
 
-std::string WhyNotHfLra(const Model& model, const DepthPlan& plan) {
+std::string WhyNoModelOfHfLra(const ModelConfig& config) {
   // Its class in transformers reads layer_types under another name, which the configuration of this format lacks.
-  if (model.weights->config.family == "granite4")
-    return "its Python files do not run models of family granite4, whose class in transformers reads layers_block_type";
-  return WhyNoHfDirectory(model, plan);
+  if (config.family != "granite4") return "";
+  return "its Python files do not run models of family granite4, whose class in transformers reads layers_block_type";
 }
 
 std::vector<std::string> WriteHfLra(const ExportJob& job, const std::filesystem::path& directory) {
@@ -44,7 +43,8 @@ const ExportFormat& HfLraFormat() {
       .adapters = true,
       .own_tensors = true,
       .half_blocks = true,
-      .why_not = WhyNotHfLra,
+      .why_no_model = WhyNoModelOfHfLra,
+      .why_not = WhyNoHfDirectory,
       .write = WriteHfLra,
       .verify = VerifyHfDirectory,
   };

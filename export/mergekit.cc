@@ -37,25 +37,28 @@ std::string ChangedBy(const Provenance& made) {
   return "";
 }
 
+std::string WhyNoModelOfMergekit(const ModelConfig& config) {
+  // Those with definitions in mergekit's repository, of which none has layers that differ.
+  static const std::set<std::string_view> known = {"llama",  "mistral", "qwen2",   "qwen3", "phi3",
+                                                   "gemma2", "olmo2",   "granite", "glm4",  "starcoder2"};
+  if (!known.contains(config.family))
+    return fmt::format("mergekit has no definition of family {} whose layers may be renumbered (it has of {})",
+                       config.family, fmt::join(known, ", "));
+  if (config.family == "phi3" && config.tied_head)
+    return "mergekit's definition of Phi-3 requires a tensor lm_head.weight, and this model's head is its embedding "
+           "table";
+  const std::vector<int64_t>& windows = config.block.windows;
+  if (std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end())
+    return "its layers have different attention windows, which these programs assign by the number of the layer";
+  return "";
+}
+
 std::string WhyNotMergekit(const Model& model, const DepthPlan& plan) {
   if (const std::string changed = HasOriginal(model, plan) || !model.provenance ? "" : ChangedBy(*model.provenance);
       !changed.empty())
     return fmt::format("it was {}, and without the original's weights it cannot be known which tensors that changed",
                        changed);
   if (model.removed.empty() && plan.blocks() == model.weights->config.layers) return "no block is removed";
-  // Those with definitions in mergekit's repository, of which none has layers that differ.
-  static const std::set<std::string_view> known = {"llama",  "mistral", "qwen2",   "qwen3", "phi3",
-                                                   "gemma2", "olmo2",   "granite", "glm4",  "starcoder2"};
-  const std::string& family = model.weights->config.family;
-  if (!known.contains(family))
-    return fmt::format("mergekit has no definition of family {} whose layers may be renumbered (it has of {})", family,
-                       fmt::join(known, ", "));
-  if (family == "phi3" && model.weights->config.tied_head)
-    return "mergekit's definition of Phi-3 requires a tensor lm_head.weight, and this model's head is its embedding "
-           "table";
-  const std::vector<int64_t>& windows = model.weights->config.block.windows;
-  if (std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end())
-    return "its layers have different attention windows, which these programs assign by the number of the layer";
   return "";
 }
 
@@ -145,6 +148,7 @@ const ExportFormat& MergekitFormat() {
       .name = "mergekit",
       .summary = "recipes that prune the original: slices for mergekit, and a line for llama.cpp's llama-quantize",
       .holds = "correction none",
+      .why_no_model = WhyNoModelOfMergekit,
       .why_not = WhyNotMergekit,
       .write = WriteMergekit,
       .verify = VerifyMergekit,

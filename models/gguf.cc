@@ -504,7 +504,6 @@ const char* Difference(const ModelConfig& a, const ModelConfig& b) {
 
 std::string WhyNoGguf(const ModelConfig& config) {
   const GgufArchitecture* const architecture = GgufArchitectureOf(config);
-  if (architecture == nullptr) return fmt::format("models of family {} are not written to GGUF", config.family);
   if (config.block.AnyWindow() && architecture->full_every == 0)
     return fmt::format("some blocks attend to a window, which llama.cpp's architecture {} does not",
                        architecture->name);

@@ -27,7 +27,8 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, GgufWriter& fi
 // The factors of frequencies that GGUF stores as tensors, by name: none for most models.
 std::vector<std::pair<const char*, std::vector<float>>> GgufRopeFactors(const ModelConfig& config);
 // Why llama.cpp would not compute this model from a GGUF file of its family's architecture; empty if it would: the
-// settings that GgufConfig reads from the file that would be written are the model's.
+// settings that GgufConfig reads from the file that would be written are the model's. The family must have an
+// architecture (GgufArchitectureOf).
 std::string WhyNoGguf(const ModelConfig& config);
 
 // Finds the settings of Llama 3's RoPE scaling that divide each default frequency by its factor, up to rounding. Empty

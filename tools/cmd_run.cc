@@ -177,6 +177,12 @@ int Plan(const RunOptions& options, const Recipe& recipe) {
   return 0;
 }
 
+ExportSettings ExportingTo(const ExportTarget& target, const RunOptions& options) {
+  ExportSettings settings = options.exporting;
+  settings.format = target.format;
+  return settings;
+}
+
 int Run(const RunOptions& options) {
   Phases phases;
   Recipe recipe = options.recipe.Parse(options.common.seed);
@@ -196,6 +202,7 @@ int Run(const RunOptions& options) {
   // Said now, not after the hour that calibration may take.
   const ComparisonSettings settings = options.comparison.Settings();
   CheckComparison(model, settings);
+  for (const ExportTarget& target : exports) CheckExport(model, ExportingTo(target, options));
   recipe.text = options.recipe.Text(recipe, model, options.common);
   const RepairJob job(model, recipe, resources);
   const CalibrationReport& text = job.Text();
@@ -289,11 +296,8 @@ int Run(const RunOptions& options) {
   if (first) {
     const LanguageModel result = variants.back().model.MadeAs(made);
     const Resources alone = Alone(resources);
-    for (const ExportTarget& target : exports) {
-      ExportSettings exporting = options.exporting;
-      exporting.format = target.format;
-      PrintExport(target, Export(result, target.output, exporting, alone, progress.get()));
-    }
+    for (const ExportTarget& target : exports)
+      PrintExport(target, Export(result, target.output, ExportingTo(target, options), alone, progress.get()));
   }
   phases.Done("export");
   phases.AddTo(json["seconds"]);

@@ -40,6 +40,13 @@ std::vector<ExportFormatName> ExportFormatNames();
 /// \throws UsageError for an unknown format, and for a directory that is not empty
 void CheckExport(const std::string& format, const std::filesystem::path& output);
 
+/// Checks before any repair or training what Export() would refuse however the model is pruned, repaired and trained.
+/// \param model the model
+/// \param settings the format and its details
+/// \throws UsageError for an unknown format, and for one that can hold no model with this configuration (the message
+///     names the reason and the formats that can)
+void CheckExport(const LanguageModel& model, const ExportSettings& settings);
+
 /// Writes a model into a new or empty directory: under a temporary name beside it, read back and compared, then
 /// renamed. If anything fails, nothing is left.
 /// \param model the model

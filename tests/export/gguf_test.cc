@@ -235,6 +235,14 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   const Model granite = Golden("granite4");
   EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("family granite4"), std::string::npos);
   EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("Formats that can: hf, gguf"), std::string::npos);
+  // However the model is pruned, so that it is known before any plan.
+  const auto refused = [](const Model& model, const char* format) {
+    return Refusal([&] { CheckFormat(FindExportFormat(format), model.weights->config, {}); });
+  };
+  EXPECT_NE(refused(granite, "hf-lra").find("Formats that can: hf, gguf"), std::string::npos);
+  EXPECT_NE(refused(Golden("nemotron"), "mergekit").find("no definition of family nemotron"), std::string::npos);
+  CheckFormat(FindExportFormat("gguf"), gemma.weights->config, {});
+  EXPECT_THROW(CheckFormat(FindExportFormat("hf"), llama.weights->config, {.q8_0 = true}), UsageError);
   DepthPlan adapted = Pruned(llama, {1});
   adapted.stages.insert(adapted.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
   expect_refused(llama, adapted, "it has 1 adapter,");

@@ -193,6 +193,13 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   refused({"--export", "hf-lra:" + Path("out"), "--export", "hf-lra:" + Path("./out")}, "something else");
   refused({"--export", "hf-lra:" + Path("out/"), "--save", Path("out")}, "something else");
   refused({"--export", "hf-lra:" + Path("out"), "--save", Path("out")}, "something else");
+  WriteModel("smollm3", {{"architectures", {"SmolLM3ForCausalLM"}}, {"model_type", "smollm3"}});
+  const Outcome family = Command("run",
+                                 {"--calib", Path("calibration.txt"), "--text", Path("heldout.txt"), "--correction",
+                                  "none", "--export", "mergekit:" + Path("out")},
+                                 "smollm3");
+  EXPECT_EQ(family.out, "");
+  EXPECT_FAILS(family, 2, "--export: mergekit cannot hold this model: mergekit has no definition of family smollm3");
   EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("model")}), 2, "--save: ");
   EXPECT_FAILS(Command("export", {"--format", "hff", "--save", Path("out")}), 2, "hf-lra");
   EXPECT_FAILS(Command("export", {"--format", "mergekit", "--save", Path("out")}), 2, "no block is removed");
