@@ -164,6 +164,7 @@ std::vector<MeasuredVariant> Compare(std::span<const ModelVariant> variants, con
                                      const ComparisonSettings& settings, const Resources& resources,
                                      Progress* progress) {
   if (variants.empty()) FailUsage(Field("variants"), "there is none");
+  for (const ModelVariant& variant : variants) RequireSharedWeights(variants.front().model, variant.model);
   const Model& model = variants.front().model.impl().model;
   const Context context = MakeContext(resources);
   const auto turn = context.TakeTurn();
@@ -200,7 +201,10 @@ DriftReport MeasureDrift(std::span<const LanguageModel> models, const HeldOutTex
   if (models.empty()) FailUsage(Field("models"), "there is none");
   const std::shared_ptr<const Weights>& weights = models.front().impl().model.weights;
   std::vector<DepthPlan> plans;
-  for (const LanguageModel& model : models) plans.push_back(model.impl().model.plan);
+  for (const LanguageModel& model : models) {
+    RequireSharedWeights(models.front(), model);
+    plans.push_back(model.impl().model.plan);
+  }
   ProgressOf reports(progress);
   const Context context = MakeContext(resources);
   const auto turn = context.TakeTurn();

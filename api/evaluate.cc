@@ -63,8 +63,7 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
   std::vector<Variant> all;
   int64_t parameters = 0;  // the size of the largest correction
   for (const ModelVariant& variant : variants) {
-    if (&variant != &variants.front() && variant.model.impl().model.weights != model.weights)
-      FailUsage(Field("models"), "{} and {} do not share their weights", variant.model.Name(), model.name);
+    if (&variant != &variants.front()) RequireSharedWeights(variants.back().model, variant.model);
     all.push_back({variant.name, variant.model.impl().model.plan});
     parameters = std::max(parameters, variant.model.Parameters());
   }
@@ -117,8 +116,7 @@ std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const S
                                   const Resources& resources, Progress* progress) {
   std::vector<ModelVariant> variants;
   for (const LanguageModel& model : models) {
-    if (model.impl().model.weights != models.front().impl().model.weights)
-      FailUsage(Field("models"), "{} and {} do not share their weights", models.front().Name(), model.Name());
+    RequireSharedWeights(models.front(), model);
     const std::string name = std::to_string(variants.size());
     variants.push_back({name, name, model});
   }

@@ -169,7 +169,7 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   FinetuneSettings settings;
   settings.method = Method::kPartial;
   settings.layers = "all";
-  settings.head = settings.adapters = settings.keep_best = true;
+  settings.adapters = settings.keep_best = true;
   settings.loss = TrainingLoss::kBoth;
   settings.rate = 1e-4;
   settings.decay = Decay::kCosine;

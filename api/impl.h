@@ -22,6 +22,9 @@ struct LanguageModel::Impl {
 // A handle of the same weights and tokenizer with another plan, which was made as `provenance` says.
 LanguageModel WithPlan(const Model& model, const DepthPlan& plan, Provenance provenance);
 
+// Throws UsageError unless both run over the same weights, as models that are measured together do.
+void RequireSharedWeights(const LanguageModel& first, const LanguageModel& other);
+
 // The context that was prepared, or a new one. Throws UsageError for a number of threads or bytes below 0, for GPUs
 // that this machine or this build lacks, and for several GPUs without a library that lets them communicate. Processes
 // that share the work all make this call: those of one host divide its cores and its memory, unless `resources` say

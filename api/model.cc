@@ -44,6 +44,11 @@ LanguageModel WithPlan(const Model& model, const DepthPlan& plan, Provenance pro
   return LanguageModel(std::make_shared<const LanguageModel::Impl>(std::move(impl)));
 }
 
+void RequireSharedWeights(const LanguageModel& first, const LanguageModel& other) {
+  if (first.impl().model.weights != other.impl().model.weights)
+    FailUsage(Field("models"), "{} and {} do not share their weights", first.Name(), other.Name());
+}
+
 LanguageModel::LanguageModel(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 LanguageModel LanguageModel::Open(const std::string& name, const OpenSettings& settings) {

@@ -33,6 +33,7 @@ struct AdaptedHeader {  // NOLINT(bugprone-exception-escape): JSON is moved with
   bool standalone() const { return base == kStandalone; }
 };
 
+// Throws Error for a file that is missing or malformed, and for a version that this program does not know.
 AdaptedHeader ReadHeader(const std::filesystem::path& file);
 
 // The functions below read a part of the plan. `name` is that of the file, for errors. They throw Error for what the

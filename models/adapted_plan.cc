@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <set>
 #include <span>
 #include <utility>

@@ -325,8 +325,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->comparison.AddTo(app);
   app.add_option(
       "--recover", options->recover,
-      "after the repair, train all kept blocks, the adapters and the head for so long, with the original model as\n"
-      "the teacher: a time (30min, 2h) or tokens=1M. The best state on held-out text is kept. An interrupted run\n"
+      "after the repair, train all kept blocks and the adapters for so long, with the original model as the\n"
+      "teacher: a time (30min, 2h) or tokens=1M. The best state on held-out text is kept. An interrupted run\n"
       "continues from its last checkpoint; with tokens, to the same bits");
   app.add_option(
       "--recover-text", options->recover_text,

@@ -7,7 +7,7 @@
 
 Both begin with the model without --layers, unrepaired, because the adapters of shiftrt are no part of a model of PyTorch. A second
 training of shiftrt begins with the repaired model (`--correction joint --lra 64`), as its users do; its seconds begin with those of
-the repair. All train the kept blocks and a head of its own for --budget tokens, as `shiftrt finetune --preset recover` does: half
+the repair. All train the kept blocks for --budget tokens, as `shiftrt finetune --preset recover` does: half
 cross entropy and half divergence from the original model, AdamW at 1e-4 with a cosine, 4 sequences of at most 256 tokens per step.
 PyTorch makes as many steps as shiftrt needs for the tokens. The sequences are the first 250 tokens of the documents of --text; the
 last --heldout of them are held out, and the divergence on them is measured before the first step and after every tenth of the steps.
@@ -63,8 +63,8 @@ def train(args):
     model.model.layers = torch.nn.ModuleList(block for i, block in enumerate(model.model.layers) if i not in removed)
     model.config.num_hidden_layers = len(model.model.layers)
     model.config.use_cache = False
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     model.model.embed_tokens.requires_grad_(False)
+    model.lm_head.requires_grad_(False)
     model.model.norm.requires_grad_(False)
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]

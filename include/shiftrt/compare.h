@@ -84,7 +84,8 @@ void CheckComparison(const LanguageModel& model, const ComparisonSettings& setti
 /// \param resources what the measurement may use of the machine
 /// \param progress receives reports; null: none are made
 /// \return one result per variant, in their order
-/// \throws UsageError, Error as CheckComparison() does; OutOfMemory; Interrupted after RequestInterrupt()
+/// \throws UsageError, Error as CheckComparison() does; UsageError for no variant, and for variants that do not share
+///     their weights; OutOfMemory; Interrupted after RequestInterrupt()
 std::vector<MeasuredVariant> Compare(std::span<const ModelVariant> variants, const HeldOutText& heldout,
                                      const ComparisonSettings& settings = {}, const Resources& resources = {},
                                      Progress* progress = nullptr);
@@ -109,7 +110,8 @@ struct DriftReport {
 /// \param resources what the measurement may use of the machine
 /// \param progress receives reports; null: none are made
 /// \return the drift
-/// \throws OutOfMemory; Interrupted after RequestInterrupt()
+/// \throws UsageError for no model, and for models that do not share their weights; OutOfMemory; Interrupted after
+///     RequestInterrupt()
 DriftReport MeasureDrift(std::span<const LanguageModel> models, const HeldOutText& text, uint64_t seed = 0,
                          const Resources& resources = {}, Progress* progress = nullptr);
 

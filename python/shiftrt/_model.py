@@ -293,7 +293,7 @@ class Model:
             samples: samples of the text, by default 256; an eighth of them is held out.
             tokens: tokens of a sample, by default 512; at most the positions of the model.
             recover: train the repaired model for so long, "30min" or "tokens=1M", with the original one as the teacher: all kept
-                blocks, the adapters and the head, as `run --recover` of the command. By default it is not trained.
+                blocks and the adapters, as `run --recover` of the command. By default it is not trained.
             recover_text: text to learn from in that training; by default all of `text`. Several names with commas between them are
                 mixed.
             progress: as of `open`.

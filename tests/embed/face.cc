@@ -385,6 +385,16 @@ void Suites(const shiftrt::RepairResult& repair, const std::filesystem::path& te
   const std::vector<shiftrt::SuiteResult> results = shiftrt::Evaluate(models, settings);
   EXPECT(results.size() == 1 && results[0].scores.size() == 2 && results[0].items == 1);
   EXPECT(results[0].scores[0][0].value > results[0].scores[1][0].value);  // perplexity per word
+  // The same model opened again has weights of its own.
+  const shiftrt::LanguageModel again = shiftrt::LanguageModel::Open(repair.pruned.Directory().string());
+  const std::vector<shiftrt::LanguageModel> apart = {repair.pruned, again};
+  const std::vector<shiftrt::ModelVariant> variants = {{"pruned", "pruned", repair.pruned}, {"again", "again", again}};
+  const auto refused = [](const auto& call) {
+    return Refusal<shiftrt::UsageError>(call).find("do not share their weights") != std::string::npos;
+  };
+  EXPECT(refused([&] { shiftrt::Evaluate(apart, settings); }));
+  EXPECT(refused([&] { shiftrt::MeasureDrift(apart, {}); }));
+  EXPECT(refused([&] { shiftrt::Compare(variants, {}); }));
 }
 
 // Two steps of LoRA, saved as factors and merged, and exported.
@@ -412,6 +422,8 @@ void Train(const shiftrt::LanguageModel& model, const std::filesystem::path& tex
   settings.method = shiftrt::Method::kPartial;
   EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::Finetune(model, settings); }).empty());
 
+  shiftrt::CheckExport(model, {.format = "gguf", .q8_0 = true});
+  EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::CheckExport(model, {.format = "hf", .q8_0 = true}); }).empty());
   shiftrt::Export(tuned.model, directory + ".exported", {.format = "hf-lra"});
   EXPECT(Speak(shiftrt::LanguageModel::Open(directory + ".exported"), 2) == spoken);
   EXPECT(!Refusal<shiftrt::UsageError>([&] {
