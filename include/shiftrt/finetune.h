@@ -155,8 +155,8 @@ struct FinetuneSettings {
   double checkpoint_seconds = 600;  ///< between two writes of it
 };
 
-/// The settings that recover what a pruned and repaired model has lost: every kept block and the adapters learn from the
-/// text and, by distillation (Hinton et al. 2015), from the predictions of the original model; the best state on
+/// The settings that recover what a pruned and repaired model has lost: every kept block and the adapters learn from
+/// the text and, by distillation (Hinton et al. 2015), from the predictions of the original model; the best state on
 /// held-out text is kept (docs/training.md). Embeddings, final norm and head stay as they are. A model without adapters
 /// needs FinetuneSettings::adapters off.
 /// \param budget how long to train; none: one epoch
