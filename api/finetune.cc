@@ -117,8 +117,8 @@ Provenance ProvenanceOf(const FinetuneJob& job, const TrainingHistory& history) 
 }
 
 // The model with the trained plan, which is moved out of `result`. LoRA factors are merged in the plan that runs, and
-// kept apart for Save().
-LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance made, double* rounding) {
+// kept apart for Save(); what merging loses by rounding then counts in result.rounding.
+LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance made) {
   LanguageModel::Impl impl{original};
   impl.model.plan = result.plan;
   impl.model.provenance = std::move(made);
@@ -128,7 +128,8 @@ LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance ma
     impl.model.plan = MergeLora(*original.weights, result.plan, *impl.model.lora);
     impl.model.unmerged = result.plan;
     impl.without_lora = std::move(result.plan);
-    *rounding = MergeError(*original.weights, *impl.without_lora, *impl.model.lora, impl.model.plan);
+    const double merging = MergeError(*original.weights, *impl.without_lora, *impl.model.lora, impl.model.plan);
+    result.rounding = std::max(result.rounding, merging);
   }
   return LanguageModel(std::make_shared<const LanguageModel::Impl>(std::move(impl)));
 }
@@ -208,10 +209,9 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
   };
   const FinetuneJob job = {context, original, texts, training, schedule, announce, step};
   TrainingResult result = Finetune(job);
-  double rounding = 0;
-  LanguageModel tuned = Tuned(original, result, ProvenanceOf(job, result.history), &rounding);
+  LanguageModel tuned = Tuned(original, result, ProvenanceOf(job, result.history));
   return {std::move(tuned),   outline, result.history, result.parameters, result.peak_bytes,
-          result.kept_blocks, rounding};
+          result.kept_blocks, result.rounding};
 }
 
 }  // namespace shiftrt

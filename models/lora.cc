@@ -258,27 +258,15 @@ DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& l
 }
 
 double MergeError(const Weights& weights, const DepthPlan& plan, const Lora& lora, const DepthPlan& merged) {
-  double lost = 0, change = 0;
+  RoundingError error;
   for (const LoraFactors& factors : lora.factors) {
     const size_t stage = PlaceOf(plan, factors).stage;
     const auto member = factors.tensor->member;
     const TensorView &before = TensorsOf(weights, plan.stages[stage].block()).*member,
                      &after = TensorsOf(weights, merged.stages[stage].block()).*member;
-    const Matrix<float> exact = Changed(before, factors, static_cast<float>(lora.scale()));
-    const auto distance = [&](const TensorView& from) {
-      return WithElements(from, [&](const auto* values) {
-        double sum = 0;
-        for (int64_t i = 0; i < exact.size(); ++i) {
-          const double difference = static_cast<double>(exact.data()[i]) - static_cast<float>(values[i]);
-          sum += difference * difference;
-        }
-        return sum;
-      });
-    };
-    change += distance(before);
-    lost += distance(after);
+    error.Add(Changed(before, factors, static_cast<float>(lora.scale())).span(), before, after);
   }
-  return change == 0 ? 0 : std::sqrt(lost / change);
+  return error.share();
 }
 
 void WriteLora(const Lora& lora, const ModelConfig& model, const DepthPlan& plan, const std::string& base,

@@ -42,7 +42,25 @@ TensorView Store(const char* what, std::span<const Value> values, TensorView ten
   });
 }
 
+double SquaredDistance(std::span<const float> exact, const TensorView& tensor) {
+  return WithElements(tensor, [&](const auto* values) {
+    double sum = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const double difference = static_cast<double>(exact[i]) - static_cast<float>(values[i]);
+      sum += difference * difference;
+    }
+    return sum;
+  });
+}
+
 }  // namespace
+
+void RoundingError::Add(std::span<const float> exact, const TensorView& before, const TensorView& after) {
+  change_ += SquaredDistance(exact, before);
+  lost_ += SquaredDistance(exact, after);
+}
+
+double RoundingError::share() const { return change_ == 0 ? 0 : std::sqrt(lost_ / change_); }
 
 template <typename Tensors>
 void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const float> values) {

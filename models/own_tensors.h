@@ -44,6 +44,18 @@ class OwnCopy {
   std::vector<std::shared_ptr<const void>> storage_;
 };
 
+// How much of a change of tensors is lost where the new values are rounded to the tensors' types.
+class RoundingError {
+ public:
+  // `before` was to become `exact` and became `after`, which has as many elements.
+  void Add(std::span<const float> exact, const TensorView& before, const TensorView& after);
+  // |after - exact| / |exact - before| over all tensors, in the Frobenius norm; 0 if nothing changed.
+  double share() const;
+
+ private:
+  double lost_ = 0, change_ = 0;  // sums of squares
+};
+
 class OwnBlock : public OwnCopy<BlockWeights> {
  public:
   explicit OwnBlock(const BlockWeights& block) : OwnCopy(block) {}

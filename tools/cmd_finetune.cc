@@ -156,17 +156,6 @@ std::vector<Training> Trainings(const FinetuneCommand& command, const LanguageMo
   return trainings;
 }
 
-// `error`: how much of the change by LoRA is lost by rounding to the type of the weights.
-void WarnOfRounding(double error, bool merged) {
-  constexpr double kMuch = 0.75;  // 0.6 of bfloat16 was seen to cost less than 0.3% of perplexity
-  if (error <= kMuch) return;
-  fmt::print(stderr,
-             "shiftrt: rounding to the type of the weights errs by {:.0f}% of the change that was trained; {}\n",
-             100 * error,
-             merged ? "with --dtype float32 it is saved in float32"
-                    : "it is saved unrounded, and commands with --dtype float32 merge it without rounding");
-}
-
 // The held-out text whose perplexity is measured before and after, or "".
 std::string HeldOutName(const FinetuneCommand& command, const LanguageModel& model) {
   if (!command.text.empty()) PullMissingTexts(command.text, command.common);
@@ -214,7 +203,8 @@ int Run(const FinetuneCommand& command) {
     if (first) {
       result.model.Save(training.save, command.save_weights, command.merge_lora);
       fmt::print("saved: {}\n", training.save.string());
-      WarnOfRounding(result.rounding, command.merge_lora);
+      const bool apart = settings.method == Method::kLora && !command.merge_lora;
+      WarnOfRounding(result.rounding, apart ? SavedChange::kUnrounded : SavedChange::kRounded);
     }
     outcomes.push_back({training.name, result, training.settings.keep_best, measure(result.model).perplexity});
     const std::string name = training.name.empty() ? "tuned" : training.name;

@@ -149,6 +149,7 @@ FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired,
                                      {"", /*describes=*/true, options.common.quiet, options.common.processes->first()});
   fmt::print("recovered with {} tokens in {} steps: the state after step {} is kept\n\n", result.history.tokens,
              result.history.steps(), result.history.BestStep());
+  WarnOfRounding(result.rounding, SavedChange::kRounded);
   return result;
 }
 

@@ -115,6 +115,17 @@ FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& se
   }
 }
 
+void WarnOfRounding(double error, SavedChange saved) {
+  constexpr double kMuch = 0.75;  // 0.6 of bfloat16 was seen to cost less than 0.3% of perplexity
+  if (error <= kMuch) return;
+  fmt::print(stderr,
+             "shiftrt: rounding to the type of the weights errs by {:.0f}% of the change that was trained; {}\n",
+             100 * error,
+             saved == SavedChange::kRounded
+                 ? "the same command with --dtype float32 rounds nothing"
+                 : "it is saved unrounded, and commands with --dtype float32 merge it without rounding");
+}
+
 LossCurve SmoothedLosses(const TrainingHistory& history, int64_t points) {
   LossCurve curve;
   const int64_t steps = history.steps(), width = std::max<int64_t>(1, (steps + points - 1) / points);
@@ -132,6 +143,7 @@ nlohmann::json TrainingJson(const TrainingOutcome& outcome) {
                          {"steps", history.steps()},
                          {"resumed_at", history.resumed},
                          {"parameters", outcome.trained.parameters},
+                         {"rounding", outcome.trained.rounding},
                          {"peak_bytes", outcome.trained.peak_bytes},
                          {"kept_blocks", outcome.trained.kept_blocks},
                          {"tokens", history.tokens},

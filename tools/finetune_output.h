@@ -38,6 +38,11 @@ struct TrainingShow {
 FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
                           const TrainingShow& show);
 
+// Warns on standard error if rounding has lost most of the change that was trained. `error` is
+// FinetunedModel::rounding; kUnrounded: the factors of LoRA are saved, and rounded when the model is opened.
+enum class SavedChange : uint8_t { kRounded, kUnrounded };
+void WarnOfRounding(double error, SavedChange saved);
+
 // One training of a command: its name among several, and what came of it.
 struct TrainingOutcome {
   std::string name;  // "" where there is one alone

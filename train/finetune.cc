@@ -130,6 +130,7 @@ TrainingResult Finetune(const FinetuneJob& job) {
   std::vector<float> copy;
   const std::span<const float> values = arrays.OnHost(arrays.values, copy);
   result.plan = parameters.Tuned(*weights, beginning.plan, values);
+  result.rounding = parameters.RoundingError(*weights, beginning.plan, values, result.plan);
   result.lora = parameters.Factors(beginning.plan, values);
   result.parameters = parameters.count();
   result.peak_bytes = engine.PeakBytes();

@@ -35,6 +35,7 @@ struct TrainingResult {
   TrainingHistory history;
   int64_t parameters = 0, peak_bytes = 0;  // of what is trained; of the engine's buffers
   int64_t kept_blocks = 0;                 // whose activations the last step kept
+  double rounding = 0;                     // the share of the change of blocks and head that rounding has lost
   size_t shared_blocks = 0;                // that ran once for the teacher and for the model that is trained
 };
 

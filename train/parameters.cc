@@ -78,6 +78,12 @@ const Matrix<float>& Of(const Lra& lra, Place place) {
   }
 }
 
+// The tensor of a block, or the head, that a slice of kTensor or kHead is in `plan`.
+TensorView TensorOf(const Slice& slice, const Weights& weights, const DepthPlan& plan) {
+  if (slice.place == Place::kHead) return plan.Output(weights).head;
+  return TensorsOf(weights, plan.stages[slice.stage].block()).*BlockTensors()[slice.tensor].member;
+}
+
 void Widen(const TensorView& tensor, std::span<float> to) {
   WithElements(tensor, [&](const auto* from) {
     for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<float>(from[i]);
@@ -88,15 +94,6 @@ Matrix<float> Copy(const Slice& slice, std::span<const float> values) {
   Matrix<float> matrix(slice.rows, slice.cols);
   std::copy_n(values.begin() + slice.offset, slice.size(), matrix.data());
   return matrix;
-}
-
-// A float32 tensor of `shape` with the values of a slice, in memory that `storage` owns.
-TensorView Stored(const Slice& slice, std::span<const float> values, std::vector<int64_t> shape,
-                  std::shared_ptr<const void>* storage) {
-  auto matrix = std::make_shared<Matrix<float>>(Copy(slice, values));
-  TensorView view{matrix->data(), DType::kFloat32, std::move(shape)};
-  *storage = std::move(matrix);
-  return view;
 }
 
 }  // namespace
@@ -244,10 +241,8 @@ std::vector<float> Parameters::Initial(const Weights& weights, const DepthPlan& 
         break;
       }
       case Place::kLoraB: break;
-      case Place::kHead: Widen(plan.Output(weights).head, to); break;
-      case Place::kTensor:
-        Widen(TensorsOf(weights, plan.stages[slice.stage].block()).*BlockTensors()[slice.tensor].member, to);
-        break;
+      case Place::kHead:
+      case Place::kTensor: Widen(TensorOf(slice, weights, plan), to); break;
       default: {
         const Matrix<float>& from = Of(*plan.stages[slice.stage].adapter().lra, slice.place);
         std::copy(from.span().begin(), from.span().end(), to.begin());
@@ -272,8 +267,8 @@ TrainedParameters Parameters::Views(const DepthPlan& plan, const DeviceMemory& v
 }
 
 DepthPlan Parameters::Tuned(const Weights& weights, const DepthPlan& plan, std::span<const float> values) const {
+  const auto part = [&](const Slice& slice) { return values.subspan(slice.offset, slice.size()); };
   DepthPlan tuned = plan;
-  std::shared_ptr<const void> storage;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     std::vector<const Slice*> of_stage;
     for (const Slice& slice : slices_)
@@ -291,22 +286,27 @@ DepthPlan Parameters::Tuned(const Weights& weights, const DepthPlan& plan, std::
     }
     BlockStage block = plan.stages[s].block();
     auto own = std::make_shared<OwnBlock>(weights, block);
-    for (const Slice* slice : of_stage) {
-      const BlockTensor& row = BlockTensors()[slice->tensor];
-      const TensorView tensor = Stored(*slice, values, row.Shape(weights.config), &storage);
-      own->Replace(row.member, tensor, storage);
-    }
+    for (const Slice* slice : of_stage) own->Replace(BlockTensors()[slice->tensor].member, part(*slice));
     block.own = OwnBlock::Share(std::move(own));
     tuned.stages[s] = std::move(block);
   }
   for (const Slice& slice : slices_) {
     if (slice.place != Place::kHead) continue;
     auto output = std::make_shared<OwnOutput>(weights, plan);
-    const TensorView head = Stored(slice, values, {slice.rows, slice.cols}, &storage);
-    output->Replace(&OutputWeights::head, head, storage);
+    output->Replace(&OutputWeights::head, part(slice));
     tuned.output = OwnOutput::Share(std::move(output));
   }
   return tuned;
+}
+
+double Parameters::RoundingError(const Weights& weights, const DepthPlan& plan, std::span<const float> values,
+                                 const DepthPlan& tuned) const {
+  shiftrt::RoundingError error;
+  for (const Slice& slice : slices_)
+    if (slice.place == Place::kTensor || slice.place == Place::kHead)
+      error.Add(values.subspan(slice.offset, slice.size()), TensorOf(slice, weights, plan),
+                TensorOf(slice, weights, tuned));
+  return error.share();
 }
 
 std::optional<Lora> Parameters::Factors(const DepthPlan& plan, std::span<const float> values) const {

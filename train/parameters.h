@@ -58,9 +58,14 @@ class Parameters {
   // Views of arrays of count() numbers in an engine's memory. Settings of LoRA are of step 0.
   TrainedParameters Views(const DepthPlan& plan, const DeviceMemory& values, const DeviceMemory& gradients) const;
 
-  // The plan with the trained values: float32 tensors of their own for blocks and head, and adapters. LoRA is not in
-  // it: Factors() gives that.
+  // The plan with the trained values: tensors of its own for blocks and head, rounded to the types of those they
+  // replace, and adapters in float32. LoRA is not in it: Factors() gives that. Throws Error for a value that such a
+  // type cannot hold.
   DepthPlan Tuned(const Weights& weights, const DepthPlan& plan, std::span<const float> values) const;
+  // The share of the change of blocks and head that rounding has lost (RoundingError::share). `tuned` is Tuned's result
+  // for the same arguments.
+  double RoundingError(const Weights& weights, const DepthPlan& plan, std::span<const float> values,
+                       const DepthPlan& tuned) const;
   std::optional<Lora> Factors(const DepthPlan& plan, std::span<const float> values) const;
 
  private:

@@ -193,7 +193,8 @@ struct FinetunedModel {
   int64_t parameters = 0;   ///< trained parameters
   int64_t peak_bytes = 0;   ///< peak of the memory for gradients and activations
   int64_t kept_blocks = 0;  ///< blocks whose activations were kept for the backward pass
-  /// Of kLora: the error of rounding the changes to the type of the weights, as a share of the changes; else 0.
+  /// The error of rounding the changes of blocks and head to the type of the weights, as a share of the changes, in the
+  /// Frobenius norm; with LoRA and a trained head, the larger of the two shares.
   double rounding = 0;
 };
 

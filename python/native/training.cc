@@ -111,7 +111,7 @@ FinetuneSettings FinetuneSettingsOf(const LanguageModel& model, const nb::dict& 
 
 using Validations = std::vector<std::pair<int64_t, double>>;  // steps done, and the loss on held-out text
 // A trained model, what was trained in words, losses and norms of the gradient of the steps, validations, tokens,
-// trained parameters, seconds, and the share of LoRA's changes that rounding has taken.
+// trained parameters, seconds, and the share of the changes that rounding has taken.
 using Trained = std::tuple<LanguageModel, std::string, std::vector<double>, std::vector<double>, Validations, int64_t,
                            int64_t, double, double>;
 

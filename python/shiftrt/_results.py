@@ -187,7 +187,7 @@ class Finetuned(Table):
         tokens: tokens that passed both ways.
         parameters: parameters that were trained.
         seconds: duration of the steps.
-        rounding: the error of rounding LoRA's changes to the type of the weights, as a share of the changes.
+        rounding: the error of rounding the changes to the type of the weights, as a share of the changes.
     """
 
     model: object

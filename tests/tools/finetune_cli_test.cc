@@ -143,6 +143,33 @@ TEST_F(FinetuneCli, LoraIsSavedAsFactorsOrMerged) {
       1, 1e-6);
 }
 
+// A model in bfloat16 stays one. A change below the steps of bfloat16 is lost, and the command says so.
+TEST_F(FinetuneCli, TrainedBlocksHaveTheTypeOfTheWeights) {
+  const auto train = [&](const char* rate, const std::string& dtype, const std::string& warning) {
+    const Outcome outcome =
+        Finetune({"--method", "partial", "--layers", "all", "--head", "--rate", rate, "--dtype", dtype, "--json",
+                  Path("t.json"), "--text", Path("heldout.txt")},
+                 dtype);
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err.find("rounding to the type of the weights errs by") != std::string::npos, !warning.empty())
+        << outcome.err;
+    EXPECT_NE(outcome.err.find(warning), std::string::npos) << outcome.err;
+    const SafetensorsFile own(dir_ / dtype / "own.safetensors");
+    EXPECT_FALSE(own.tensors().empty());
+    for (const auto& [name, tensor] : own.tensors())
+      EXPECT_EQ(tensor.dtype, dtype == "bfloat16" ? DType::kBFloat16 : DType::kFloat32) << name;
+    ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json"), "--dtype", dtype}, dtype).status,
+              0);
+    const Json training = ReadJson("t.json")["trainings"][0];
+    EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>() / training["perplexity"].get<double>(), 1, 1e-6);
+    EXPECT_EQ(training["rounding"].get<double>() > 0, dtype == "bfloat16");
+    fs::remove_all(dir_ / dtype);
+  };
+  train("0.01", "bfloat16", "");
+  train("0.000001", "bfloat16", "the same command with --dtype float32 rounds nothing");
+  train("0.000001", "float32", "");
+}
+
 // Stopped by Ctrl-C or killed, the same command continues, and writes the same files.
 TEST_F(FinetuneCli, StoppedItContinuesToTheSameBits) {
   const std::vector<std::string> options = {"--steps",          "24", "--checkpoint-minutes", "0",

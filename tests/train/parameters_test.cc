@@ -134,6 +134,39 @@ TEST_F(ParametersTest, PartialLayersKeepTheirValues) {
   }
 }
 
+TEST_F(ParametersTest, TrainedTensorsKeepTheTypeOfTheModel) {
+  const auto weights = GoldenWeights("llama3_tied", DType::kBFloat16);
+  const DepthPlan plan = DepthPlan::Original(weights->config.layers);
+  FinetuneSettings settings;
+  settings.method = Method::kPartial;
+  settings.layers = "0";
+  settings.head = true;
+  const Parameters parameters(*weights, plan, settings);
+  const std::vector<float> before = parameters.Initial(*weights, plan);
+  std::vector<float> values = before;
+  const DepthPlan same = parameters.Tuned(*weights, plan, values);
+  EXPECT_EQ(parameters.RoundingError(*weights, plan, values, same), 0);
+
+  // The steps of bfloat16 at 1 are 2^-7 wide: 1 + 2^-9 is rounded to 1, and the head's value is exact.
+  for (const Slice& slice : parameters.slices()) {
+    if (slice.name == "layers.0.mlp.down_proj.weight") values[slice.offset + 17] = 1 + 0x1p-9f;
+    if (slice.name == "lm_head.weight") values[slice.offset + 5] = 1.5f;
+  }
+  const DepthPlan tuned = parameters.Tuned(*weights, plan, values);
+  const TensorView down = tuned.stages[0].block().own->down, head = tuned.Output(*weights).head;
+  ASSERT_EQ(down.dtype, DType::kBFloat16);
+  ASSERT_EQ(head.dtype, DType::kBFloat16);
+  EXPECT_EQ(static_cast<float>(static_cast<const BFloat16*>(down.data)[17]), 1);
+  EXPECT_EQ(static_cast<float>(static_cast<const BFloat16*>(head.data)[5]), 1.5f);
+  double change = 0;
+  for (size_t i = 0; i < values.size(); ++i) change += std::pow(static_cast<double>(values[i]) - before[i], 2);
+  EXPECT_NEAR(parameters.RoundingError(*weights, plan, values, tuned), 0x1p-9 / std::sqrt(change), 1e-12);
+
+  values[0] = std::numeric_limits<float>::max();
+  EXPECT_NE(Refusal([&] { parameters.Tuned(*weights, plan, values); }).find("which is beyond bfloat16"),
+            std::string::npos);
+}
+
 TEST_F(ParametersTest, AdaptersAlone) {
   FinetuneSettings settings;
   settings.method = Method::kAdapters;
