@@ -34,7 +34,7 @@ struct RunOptions {
   RecipeOptions recipe;
   ComparisonOptions comparison;
   EvaluationOptions evaluation{.tasks = ""};
-  std::string save, report, recover, recover_text;
+  std::string save, report, recover, recover_text, recover_loss = Name(RecoverySettings().loss);
   bool save_weights = false;
   std::vector<std::string> exports;
   ExportSettings exporting;
@@ -132,15 +132,16 @@ fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repa
   if (!save.has_filename()) save = save.parent_path();  // "out/"
   if (!save.empty()) return save.string() + ".checkpoint";
   return CacheFile("recover",
-                   fmt::format("{} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
-                               options.recover, options.recover_text, options.common.seed),
+                   fmt::format("{} {} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
+                               options.recover, options.recover_text, options.recover_loss, options.common.seed),
                    ".checkpoint");
 }
 
-// Trains the repaired model, with the original one as its teacher.
+// Trains the repaired model.
 FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired, const fs::path& checkpoint,
                        const Resources& resources) {
   FinetuneSettings settings = RecoverySettings(ParseTrainingBudget(options.recover));
+  settings.loss = ParseTrainingLoss(options.recover_loss);
   settings.adapters = repaired.Adapters() > 0;
   settings.text = RecoveryText(options, repaired);
   settings.seed = options.common.seed;
@@ -190,7 +191,10 @@ int Run(const RunOptions& options) {
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
   const std::vector<ExportTarget> exports =
       ParseExportTargets(options.exports, options.save, !options.recover.empty(), recipe);
-  if (!options.recover.empty()) ParseTrainingBudget(options.recover);  // an error in it is reported before any work
+  if (!options.recover.empty()) {  // an error in it is reported before any work
+    ParseTrainingBudget(options.recover);
+    ParseTrainingLoss(options.recover_loss);
+  }
   if (options.dry_run.wanted) return Plan(options, recipe);
   RefuseMissingTexts({options.comparison.text, options.recover_text});
   const Suites suites = options.evaluation.Load(options.common);
@@ -326,9 +330,14 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->comparison.AddTo(app);
   app.add_option(
       "--recover", options->recover,
-      "after the repair, train all kept blocks and the adapters for so long, with the original model as the\n"
-      "teacher: a time (30min, 2h) or tokens=1M. The best state on held-out text is kept. An interrupted run\n"
-      "continues from its last checkpoint; with tokens, to the same bits");
+      "after the repair, train all kept blocks and the adapters for so long: a time (30min, 2h) or tokens=1M.\n"
+      "The best state on held-out text is kept. An interrupted run continues from its last checkpoint; with\n"
+      "tokens, to the same bits");
+  app.add_option("--recover-loss", options->recover_loss,
+                 "what the training lowers: ce, the cross entropy with the text; kl, the divergence from the predictions\n"
+                 "of the original model, which runs beside; both: half of each. ce reads half as much text again in the\n"
+                 "same time")
+      ->capture_default_str();
   app.add_option(
       "--recover-text", options->recover_text,
       "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"
@@ -378,8 +387,9 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   return [options, &app] {
     ChooseRecipe(*options, app);
     options->recipe.TakeNamed(app);
-    if (options->recover.empty() && !options->recover_text.empty())
-      FailUsage("--recover-text {}: it goes with --recover BUDGET or --recipe recover", options->recover_text);
+    for (const char* option : {"--recover-text", "--recover-loss"})
+      if (options->recover.empty() && app.count(option) > 0)
+        FailUsage("{} {}: it goes with --recover BUDGET or --recipe recover", option, app[option]->as<std::string>());
     return Run(*options);
   };
 }

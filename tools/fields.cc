@@ -34,6 +34,7 @@ constexpr FieldFlag kFlags[] = {
     {"gram.save", "--save-gram"},
     {"lora.rank", "--rank"},
     {"lora.targets", "--targets"},
+    {"loss", "--recover-loss"},
     {"mode", "--calibration-mode"},
     {"output", "--export"},
     {"output", "--save"},

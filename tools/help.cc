@@ -45,7 +45,7 @@ constexpr GroupRow kGroups[] = {
     {"Training",
      "--method --adapters --head --targets --rank --alpha --dropout --layers --replacement --keep-correction --loss "
      "--epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip --validate-every "
-     "--checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text"},
+     "--checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text --recover-loss"},
     {"Texts", "--calib --samples --length --divide --validation --train-on-inputs --text --text-tokens --protocol"},
     {"Calibration sums", "--save-gram --gram-layers --load-gram --memory"},
     {"Zero-shot suites",

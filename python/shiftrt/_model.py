@@ -280,7 +280,7 @@ class Model:
 
     def repair(self, prune: str | Sequence[int | str] | None = None, *, recipe: str | None = None, text: Text | None = None,
                samples: int | None = None, tokens: int | None = None, recover: str = "", recover_text: Text | None = None,
-               progress=None, keep: str | os.PathLike = "", **settings) -> Repair:
+               recover_loss: str | None = None, progress=None, keep: str | os.PathLike = "", **settings) -> Repair:
         """Removes blocks and repairs the model without training.
 
         Args:
@@ -292,10 +292,12 @@ class Model:
                 By default the file calibration.txt beside the model.
             samples: samples of the text, by default 256; an eighth of them is held out.
             tokens: tokens of a sample, by default 512; at most the positions of the model.
-            recover: train the repaired model for so long, "30min" or "tokens=1M", with the original one as the teacher: all kept
-                blocks and the adapters, as `run --recover` of the command. By default it is not trained.
+            recover: train the repaired model for so long, "30min" or "tokens=1M": all kept blocks and the adapters, as `run --recover`
+                of the command. By default it is not trained.
             recover_text: text to learn from in that training; by default all of `text`. Several names with commas between them are
                 mixed.
+            recover_loss: what that training lowers: "ce", the cross entropy with the text; "kl", the divergence from the predictions
+                of the original model; or "both", half of each. By default as `run --recover` does.
             progress: as of `open`.
             keep: a directory of its own in which the selection, the fit and the state of the training are kept, so that the same call
                 takes them from there after an interruption. A directory with other files is refused.
@@ -317,8 +319,10 @@ class Model:
         recover = recover or _native.recipe_budget(recipe or "")
         if recover:
             _native.check_budget(recover)  # an error in it is reported before any work
-        elif recover_text is not None:
-            raise UsageError("it goes with recover", "recover_text")
+        else:
+            for field, value in (("recover_text", recover_text), ("recover_loss", recover_loss)):
+                if value is not None:
+                    raise UsageError("it goes with recover", field)
         for field, count in (("samples", samples), ("tokens", tokens)):
             if count is not None and count < 1:
                 raise UsageError(f"{count}, expected at least 1", field)
@@ -334,7 +338,8 @@ class Model:
                 steps = listener and Steps(listener)
                 repair.recovery = (repair.merged or repair.corrected).finetune(
                     preset="recover", budget=recover, text=recover_text or file or None, seed=int(words.get("seed", 0)), progress=steps,
-                    **_checkpoint(keep, recover, text, recover_text))
+                    **({} if recover_loss is None else {"loss": recover_loss}),
+                    **_checkpoint(keep, recover, text, recover_text, recover_loss))
                 if steps:
                     steps.end()
         return repair

@@ -277,6 +277,7 @@ def test_exceptions_by_kind(model, repair, tmp_path):
         model.repair("bi:0.25", recover="soon")
     assert refused.value.field == "budget"
     for field, call in {"recover_text": lambda: model.repair("bi:0.25", recover_text="c4"),
+                        "recover_loss": lambda: model.repair("bi:0.25", recover_loss="ce"),
                         "prune": lambda: model.repair(0.25),
                         "samples": lambda: model.repair("bi:0.25", samples=0),
                         "tokens": lambda: model.repair("bi:0.25", tokens=0),

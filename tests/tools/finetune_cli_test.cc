@@ -330,6 +330,19 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
     EXPECT_FAILS(Command("run", options), 2, "so its held-out samples are no test");
   }
   EXPECT_FAILS(Call(run("x", "tokens=0")), 2, "--recover: \"tokens=0\"");
+
+  const auto with_loss = [&](const std::string& save, const std::string& loss) {
+    std::vector<std::string> arguments = run(save, "tokens=5k");
+    arguments.insert(arguments.end(), {"--recover-loss", loss});
+    return arguments;
+  };
+  const Outcome on_text = Call(with_loss("text", "ce"));
+  ASSERT_EQ(on_text.status, 0) << on_text.err;
+  EXPECT_NE(on_text.out.find("step 0 of"), std::string::npos);
+  EXPECT_EQ(on_text.out.find("held-out KL"), std::string::npos) << on_text.out;
+  EXPECT_EQ(ReadJson("text/shiftrt.json")["provenance"]["finetune"]["settings"]["loss"], "ce");
+  EXPECT_FAILS(Call(with_loss("x", "mse")), 2, "--recover-loss: \"mse\"");
+  EXPECT_FAILS(Command("run", {"--recover-loss", "ce"}), 2, "--recover-loss ce: it goes with --recover");
 }
 
 // The checkpoint lies beside the directory that is saved, whose parent may not be there yet.
