@@ -334,9 +334,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "The best state on held-out text is kept. An interrupted run continues from its last checkpoint; with\n"
       "tokens, to the same bits");
   app.add_option("--recover-loss", options->recover_loss,
-                 "what the training lowers: ce, the cross entropy with the text; kl, the divergence from the predictions\n"
-                 "of the original model, which runs beside; both: half of each. ce reads half as much text again in the\n"
-                 "same time")
+                 "what the training lowers: ce, the cross entropy with the text, which is the fastest; kl, the\n"
+                 "divergence from the predictions of the original model, which runs beside; both: half of each")
       ->capture_default_str();
   app.add_option(
       "--recover-text", options->recover_text,
