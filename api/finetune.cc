@@ -171,7 +171,7 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   settings.method = Method::kPartial;
   settings.layers = "all";
   settings.adapters = settings.keep_best = true;
-  settings.loss = TrainingLoss::kBoth;
+  settings.loss = TrainingLoss::kCrossEntropy;
   settings.rate = 1e-4;
   settings.decay = Decay::kCosine;
   settings.length = 256;

@@ -110,7 +110,7 @@ const std::vector<NamedRecipe>& NamedRecipes() {
         {"heal", "all"}}},
       {"recover",
        "an adapter of rank 64 per run of removed blocks, and weights of its own",
-       "joint, rank 64, then a training by the original model (`run` alone)",
+       "joint, rank 64, then a training on the text (`run` alone)",
        {{"prune", "streamline:0.25,keep=first:1"},
         {"correction", "joint"},
         {"rank", "64"},

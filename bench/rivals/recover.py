@@ -7,7 +7,7 @@
 
 Both begin with the model without --layers, unrepaired, because the adapters of shiftrt are no part of a model of PyTorch. A second
 training of shiftrt begins with the repaired model (`--correction joint --lra 64`), as its users do; its seconds begin with those of
-the repair. All train the kept blocks for --budget tokens, as `shiftrt finetune --preset recover` does: half
+the repair. All train the kept blocks for --budget tokens, as `shiftrt finetune --preset recover --loss both` does: half
 cross entropy and half divergence from the original model, AdamW at 1e-4 with a cosine, 4 sequences of at most 256 tokens per step.
 PyTorch makes as many steps as shiftrt needs for the tokens. The sequences are the first 250 tokens of the documents of --text; the
 last --heldout of them are held out, and the divergence on them is measured before the first step and after every tenth of the steps.
@@ -157,7 +157,7 @@ def run_ours(args, scratch, name, *repair):
     peaks = [peak_of([args.shiftrt, "run", "--model", args.model, "--prune", f"layers={args.layers}", *repair, "--text",
                       f"{scratch}/heldout.jsonl", "--text-tokens", "256", "--max-tokens", "1", *common, "--save", f"{scratch}/{name}",
                       "--json", f"{scratch}/{name}.json"]),
-             peak_of([args.shiftrt, "finetune", "--model", f"{scratch}/{name}", "--preset", "recover", "--budget",
+             peak_of([args.shiftrt, "finetune", "--model", f"{scratch}/{name}", "--preset", "recover", "--loss", "both", "--budget",
                       f"tokens={args.budget}", "--calib", f"{scratch}/train.jsonl", "--validation",
                       f"{scratch}/heldout.jsonl:{args.heldout}", *common, "--products", args.products,
                       *(["--memory", args.memory] if args.memory else []), "--save", f"{scratch}/{name}-recovered", "--json",

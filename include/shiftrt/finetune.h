@@ -156,9 +156,9 @@ struct FinetuneSettings {
 };
 
 /// The settings that recover what a pruned and repaired model has lost: every kept block and the adapters learn from
-/// the text and, by distillation (Hinton et al. 2015), from the predictions of the original model; the best state on
-/// held-out text is kept (docs/training.md). Embeddings, final norm and head stay as they are. A model without adapters
-/// needs FinetuneSettings::adapters off.
+/// the text; the best state on held-out text is kept (docs/training.md). Embeddings, final norm and head stay as they
+/// are. With TrainingLoss::kBoth they learn from the predictions of the original model too (Hinton et al. 2015). A model
+/// without adapters needs FinetuneSettings::adapters off.
 /// \param budget how long to train; none: one epoch
 /// \return the settings, without a text
 FinetuneSettings RecoverySettings(const TrainingBudget& budget = {});

@@ -64,7 +64,7 @@ const std::vector<FinetunePreset>& FinetunePresets() {
         {"paper-partial", "head and last three kept layers on C4, adapters trainable", partial},
         {"paper-navigation", "head and last three kept layers on Alpaca-Cleaned, as Navigation LLM does", navigation},
         {"paper-frozen-trainable", "LoRA on C4 twice: adapters frozen, and trainable", lora, {"frozen", "trainable"}},
-        {"recover", "distillation of all kept blocks and adapters, as `run --recover`",
+        {"recover", "training of all kept blocks and adapters, as `run --recover`",
          RecoverySettings(ParseTrainingBudget("30min"))},
     };
   }();
