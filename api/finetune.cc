@@ -210,7 +210,7 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
   const FinetuneJob job = {context, original, texts, training, schedule, announce, step};
   TrainingResult result = Finetune(job);
   LanguageModel tuned = Tuned(original, result, ProvenanceOf(job, result.history));
-  return {std::move(tuned),   outline, result.history, result.parameters, result.peak_bytes,
+  return {std::move(tuned),   outline,        result.history, result.parameters, result.peak_bytes,
           result.kept_blocks, result.rounding};
 }
 

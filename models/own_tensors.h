@@ -44,7 +44,7 @@ class OwnCopy {
   std::vector<std::shared_ptr<const void>> storage_;
 };
 
-// How much of a change of tensors is lost where the new values are rounded to the tensors' types.
+// Measures which share of a change is lost where the new values are rounded to the types of the tensors.
 class RoundingError {
  public:
   // `before` was to become `exact` and became `after`, which has as many elements.

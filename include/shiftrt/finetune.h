@@ -157,7 +157,7 @@ struct FinetuneSettings {
 
 /// The settings that recover what a pruned and repaired model has lost: every kept block and the adapters learn from
 /// the text; the best state on held-out text is kept (docs/training.md). Embeddings, final norm and head stay as they
-/// are. With TrainingLoss::kBoth they learn from the predictions of the original model too (Hinton et al. 2015). A model
+/// are. With TrainingLoss::kBoth they learn from the original model's predictions too (Hinton et al. 2015). A model
 /// without adapters needs FinetuneSettings::adapters off.
 /// \param budget how long to train; none: one epoch
 /// \return the settings, without a text

@@ -146,10 +146,9 @@ TEST_F(FinetuneCli, LoraIsSavedAsFactorsOrMerged) {
 // A model in bfloat16 stays one. A change below the steps of bfloat16 is lost, and the command says so.
 TEST_F(FinetuneCli, TrainedBlocksHaveTheTypeOfTheWeights) {
   const auto train = [&](const char* rate, const std::string& dtype, const std::string& warning) {
-    const Outcome outcome =
-        Finetune({"--method", "partial", "--layers", "all", "--head", "--rate", rate, "--dtype", dtype, "--json",
-                  Path("t.json"), "--text", Path("heldout.txt")},
-                 dtype);
+    const Outcome outcome = Finetune({"--method", "partial", "--layers", "all", "--head", "--rate", rate, "--dtype",
+                                      dtype, "--json", Path("t.json"), "--text", Path("heldout.txt")},
+                                     dtype);
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_EQ(outcome.err.find("rounding to the type of the weights errs by") != std::string::npos, !warning.empty())
         << outcome.err;
