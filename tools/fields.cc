@@ -24,24 +24,12 @@ struct FieldFlag {
   std::string_view field, flag;
 };
 constexpr FieldFlag kFlags[] = {
-    {"budget", "--recover"},
-    {"calibration", "--calib"},
-    {"factorization", "--factorize"},
-    {"format", "--export"},
-    {"gpus", "--device"},
-    {"gram.all_layers", "--gram-layers"},
-    {"gram.load", "--load-gram"},
-    {"gram.save", "--save-gram"},
-    {"lora.rank", "--rank"},
-    {"lora.targets", "--targets"},
-    {"loss", "--recover-loss"},
-    {"mode", "--calibration-mode"},
-    {"output", "--export"},
-    {"output", "--save"},
-    {"rank", "--lra"},
-    {"suites", "--eval"},
-    {"tasks", "--eval"},
-    {"weighting", "--token-weight"},
+    {"budget", "--recover"},       {"calibration", "--calib"},   {"factorization", "--factorize"},
+    {"format", "--export"},        {"gpus", "--device"},         {"gram.all_layers", "--gram-layers"},
+    {"gram.load", "--load-gram"},  {"gram.save", "--save-gram"}, {"lora.rank", "--rank"},
+    {"lora.targets", "--targets"}, {"loss", "--recover-loss"},   {"mode", "--calibration-mode"},
+    {"output", "--export"},        {"output", "--save"},         {"rank", "--lra"},
+    {"suites", "--eval"},          {"tasks", "--eval"},          {"weighting", "--token-weight"},
 };
 
 // The name of the option of `command` that sets a field of the library; "" if it has none.
