@@ -203,7 +203,7 @@ int Run(const FinetuneCommand& command) {
     if (first) {
       result.model.Save(training.save, command.save_weights, command.merge_lora);
       fmt::print("saved: {}\n", training.save.string());
-      const bool apart = settings.method == Method::kLora && !command.merge_lora;
+      const bool apart = settings.method == Method::kLora && !settings.head && !command.merge_lora;
       WarnOfRounding(result.rounding, apart ? SavedChange::kUnrounded : SavedChange::kRounded);
     }
     outcomes.push_back({training.name, result, training.settings.keep_best, measure(result.model).perplexity});

@@ -39,7 +39,7 @@ FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& se
                           const TrainingShow& show);
 
 // Warns on standard error if rounding has lost most of the change that was trained. `error` is
-// FinetunedModel::rounding; kUnrounded: the factors of LoRA are saved, and rounded when the model is opened.
+// FinetunedModel::rounding; kUnrounded: only factors of LoRA are saved, and rounded when the model is opened.
 enum class SavedChange : uint8_t { kRounded, kUnrounded };
 void WarnOfRounding(double error, SavedChange saved);
 

@@ -167,6 +167,15 @@ TEST_F(FinetuneCli, TrainedBlocksHaveTheTypeOfTheWeights) {
   train("0.01", "bfloat16", "");
   train("0.000001", "bfloat16", "the same command with --dtype float32 rounds nothing");
   train("0.000001", "float32", "");
+
+  // Factors of LoRA are saved unrounded, but the head beside them is not.
+  const auto warning = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> all = {"--method", "lora", "--rate", "0.000001", "--dtype", "bfloat16"};
+    all.insert(all.end(), options.begin(), options.end());
+    return Finetune(all, "factors").err;
+  };
+  EXPECT_NE(warning({}).find("it is saved unrounded"), std::string::npos);
+  EXPECT_NE(warning({"--head"}).find("the same command with --dtype float32 rounds nothing"), std::string::npos);
 }
 
 // Stopped by Ctrl-C or killed, the same command continues, and writes the same files.
