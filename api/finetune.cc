@@ -87,8 +87,12 @@ int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
 }
 
 Schedule ScheduleOf(const FinetuneSettings& settings, const TrainingText& text, int64_t hidden) {
-  const double rate = settings.rate > 0 ? settings.rate : DefaultRate(settings.method, hidden);
-  Schedule schedule = {.decay = settings.decay, .rate = rate};
+  Schedule schedule = {.decay = settings.decay, .rate = settings.rate};
+  if (settings.rate == 0) {
+    schedule.rate = DefaultRate(settings.method, hidden);
+    schedule.adapters = DefaultRate(Method::kAdapters, hidden) / schedule.rate;
+    schedule.head = DefaultRate(Method::kPartial, hidden) / schedule.rate;
+  }
   if (settings.budget.seconds > 0) {
     if (!(settings.warmup >= 0 && settings.warmup < 1))
       FailUsage(Field("warmup"), "{} steps; a training of so many seconds takes a share of it, such as 0.03",
@@ -158,14 +162,6 @@ TrainingBudget ParseTrainingBudget(const std::string& text) {
   FailUsage(Field("budget"), "\"{}\" is neither a time of at least a second (90s, 30min, 2h) nor tokens=1M", text);
 }
 
-double DefaultRate(Method method, int64_t hidden) {
-  constexpr double kHighest = 1e-2;
-  const double scale = method == Method::kLora || method == Method::kReplacement ? 1.2
-                       : method == Method::kPartial                              ? 0.3
-                                                                                 : 0.15;
-  return std::min(kHighest, scale / static_cast<double>(hidden));
-}
-
 FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   FinetuneSettings settings;
   settings.method = Method::kPartial;
@@ -198,7 +194,9 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
   TrainingOutline outline = {.text = texts.source,
                              .accounting = texts.accounting,
                              .steps = training.budget.seconds > 0 ? 0 : schedule.steps,
-                             .rate = schedule.rate};
+                             .rate = schedule.rate,
+                             .adapter_rate = schedule.rate * schedule.adapters,
+                             .head_rate = schedule.rate * schedule.head};
   const auto announce = [&](const std::string& summary) {
     outline.trained = summary;
     if (observer.begin) observer.begin(outline);

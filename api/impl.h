@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the handles of the public face refer to.
+// The objects that the handles of the public interface refer to.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests for downloads by the names that the public face knows.
+// Requests for downloads by the names that the public interface knows.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that the repair, the kept fit and the sweep of the public face share.
+// Functions that the repair, the kept fit and the sweep of the public interface share.
 #pragma once
 
 #include <string_view>

@@ -39,7 +39,7 @@ struct LayerCall {
   const Rows* residual = nullptr;  // the stream to go on from, (tokens, hidden); null: the embeddings
   // One per sequence, none of which has a parent, or empty. More than one goes to a backend that RunsTogether() alone.
   std::span<const Continued> continued = {};
-  int64_t next = -1;           // the layer whose input is the stream behind them, where taps of it hear that
+  int64_t next = -1;           // the layer whose input is the stream behind them, if taps receive it
   bool taps_only = false;      // nobody wants the stream behind the last tap
   const Draw* draw = nullptr;  // how the token behind the last row is chosen; null: it is not
   bool on_chosen = false;      // the batch's one token is the one that the last call chose, not the one it says

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of a block (engine/block.h) over the operations of a device, for inference on the CPU and for training on
-// every device, and beside them the pass backwards.
+// every device, and beside them the backward pass.
 #pragma once
 
 #include "engine/block.h"
@@ -19,7 +19,7 @@ class BlockPass final : private Block {
   void Attention(DeviceMatrix<float> h, int64_t slot);
   void Mlp(DeviceMatrix<float> h);
   // Before Backward(), from the stream before the block: either computes all that it reads, and no more, or, where the
-  // activations of the pass forwards were kept, the normed inputs of the halves, which are cheap and are not kept.
+  // activations of the forward pass were kept, the normed inputs of the halves, which are cheap and are not kept.
   void Recompute(DeviceMatrix<const float> h);
   void NormInputs(DeviceMatrix<const float> h);
   void Backward(const StreamGradient& stream);

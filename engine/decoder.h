@@ -43,7 +43,7 @@ enum class TapPoint {
 
 // Calls `sink` with rows that are valid during the call only, and with the batch they are of. `layer` counts blocks of
 // the original model; for kInput of layer L (one past the last) the stream that the final norm reads. Where a plan runs
-// the halves of a layer as two stages, each of them is heard.
+// the halves of a layer as two stages, each of them calls the sink.
 struct Tap {
   int64_t layer = 0;
   TapPoint point = TapPoint::kInput;
@@ -52,8 +52,9 @@ struct Tap {
 
 struct KvStorage;
 
-// Keys and values of every block of one plan whose attention runs, for one sequence. A removed block or attention
-// leaves no hole. The first decoder that continues it makes the memory, on its device, and is the one to go on with it.
+// Keys and values of every block of one plan whose attention runs, for one sequence. Removed blocks and attentions
+// take no memory. The first decoder that appends to the cache allocates it on its own device; only that decoder may
+// continue it.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity);

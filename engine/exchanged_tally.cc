@@ -336,8 +336,8 @@ class ExchangedTally : public Tally {
     for (ExchangedAdder* const adder : *adders_) adder->Take(present);
   }
 
-  // Every process hears the batches of all groups in their order. Of the processes that hold a model together, each has
-  // written about its own blocks.
+  // Every process receives the notes of the batches of all groups in their order. Of the processes that hold a model
+  // together, each has written about its own blocks.
   void HearNotes() {
     for (Noted& noted : notes_) {
       Packer mine;

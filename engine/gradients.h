@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of a plan's parameters and of its residual stream. Layer selection and fine-tuning both read them.
 //
-// A pass backwards goes through the stages from the last to the first. Of the pass forwards the stream before each
+// A backward pass goes through the stages from the last to the first. Of the forward pass the stream before each
 // stage that is passed backwards is kept, and the activations of as many stages as KeepActivations has memory for;
 // those of the others are computed again when their turn comes (Chen et al. 2016). docs/training.md has the memory as a
 // formula.

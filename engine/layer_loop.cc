@@ -68,7 +68,7 @@ class LayerLoop {
     Tapped(layer, TapPoint::kOutput, [&] { return h_.Stream(); });
   }
 
-  // Makes rows only for a sink that hears them.
+  // Computes the rows only if a tap is registered for them.
   template <typename MakeRows>
   void Tapped(int64_t layer, TapPoint point, const MakeRows& rows) {
     if (taps_.Has(layer, point)) taps_.Fire(layer, point, rows(), call_.batch);

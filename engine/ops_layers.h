@@ -23,11 +23,11 @@ class Grown {
   DeviceMemory memory_;
 };
 
-// The places in which a pass forwards leaves what the pass backwards reads, by the stage's index in the plan.
+// The places in which a forward pass leaves what the backward pass reads, by the stage's index in the plan.
 struct Keeper {
   struct Kept {
     DeviceMatrix<float> behind;  // the stream behind the stage, which may be where the stream before it is
-    // KeptFloats() of them, as (1, count); empty: the pass backwards computes them again.
+    // KeptFloats() of them, as (1, count); empty: the backward pass computes them again.
     DeviceMatrix<float> activations = {};
   };
   std::vector<Kept> stages;
@@ -52,10 +52,10 @@ class OpsLayers : public Layers {
     const Keeper* keeper = nullptr;  // null: nothing is kept, and the stream stays where it is
   };
   void Begin(const LayerCall& call, const Pass& pass);
-  // The pass backwards of a stage of the call in progress. Adds to the gradients of the stage's parameters. `kept`: the
-  // activations that the pass forwards kept, or empty.
+  // The backward pass of a stage of the call in progress. Adds to the gradients of the stage's parameters. `kept`: the
+  // activations that the forward pass kept, or empty.
   void Backward(size_t index, const Stage& stage, const StreamGradient& stream, DeviceMatrix<float> kept);
-  // Floats of the activations of a stage that a pass forwards can keep; 0 for an adapter.
+  // Floats of the activations of a stage that a forward pass can keep; 0 for an adapter.
   int64_t KeptFloats(size_t index, const Stage& stage, int64_t tokens) const;
   // Memory that the next stage uses again.
   DeviceMatrix<float> Scratch(int64_t floats) { return scratch_.Get(*ops_, floats); }

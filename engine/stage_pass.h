@@ -31,7 +31,7 @@ class Arena {
   int64_t used_ = 0, peak_ = 0;
 };
 
-// The two arrays of a stage. The activations that the pass backwards reads lie in `kept`, everything else in `scratch`;
+// The two arrays of a stage. The activations that the backward pass reads lie in `kept`, everything else in `scratch`;
 // both may be the same arena.
 struct Arenas {
   Arena& kept;
@@ -55,9 +55,9 @@ struct TrainedStage {
 
 // Which of a stage's buffers have memory of their own, rather than memory that is used again within the stage.
 enum class Keeping : uint8_t {
-  kNothing,      // a pass forwards alone
-  kUpdates,      // a pass forwards whose updates are tapped
-  kActivations,  // the pass backwards reads the activations
+  kNothing,      // a forward pass alone
+  kUpdates,      // a forward pass whose updates are tapped
+  kActivations,  // the backward pass reads the activations
 };
 
 // The gradient of a stage's stream. `input` is the stream before the stage. `gradient` holds that of the stream after

@@ -103,7 +103,7 @@ struct RidgeSite {
 class RowCarrier {
  public:
   virtual ~RowCarrier() = default;
-  // Before the sink hears block `layer`, whose rows are like `alike`, and after it has heard it.
+  // Called before the sink receives the rows of block `layer`, which are like `alike`, and after it.
   virtual void Before(int64_t layer, std::span<KeptRows* const> kept, const Rows& alike) = 0;
   virtual void After(int64_t layer, std::span<KeptRows* const> kept) = 0;
 };
@@ -137,7 +137,7 @@ class Tally {
   // their work alike.
   virtual void InMemory(const std::function<void()>& call) { call(); }
 
-  // True if notes are exchanged rather than heard at once. `notes` lasts as long as batches run.
+  // True if notes are exchanged between processes rather than delivered at once. `notes` lasts as long as batches run.
   virtual bool Exchanges(ExchangedNotes* /*notes*/) { return false; }
   // Takes rows of this device to other processes; null where rows go as messages from host memory.
   virtual std::unique_ptr<RowExchange> MakeExchange(const Context& context);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the files of a data set are.
+// Finds the files of a data set.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an interrupted evaluation has already scored.
+// The scores that an interrupted evaluation has already computed.
 #pragma once
 
 #include <cstdint>

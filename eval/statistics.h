@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How sure a score is, and how sure the difference of two is.
+// Standard errors of scores and of paired differences.
 #pragma once
 
 #include <cstdint>

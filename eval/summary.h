@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the scores of an evaluation come to: metrics of each task and variant, paired differences, mean accuracies.
+// Summarises the scores of an evaluation: metrics of each task and variant, paired differences, means.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@
 
 namespace shiftrt {
 
-// The statuses of answers that this room treats by themselves.
+// The statuses of answers that hub/ treats by themselves.
 enum HttpStatus : int {
   kOk = 200,
   kPartial = 206,

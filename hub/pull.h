@@ -31,7 +31,7 @@ struct PullRequest {
 // no safetensors, naming the formats that are there.
 std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const std::string& repository);
 
-// A download that PlanPull() has prepared, with what the public face shows of it.
+// A download that PlanPull() has prepared, with what the public interface shows of it.
 struct PullPlan : PulledRepository {
   Repository repository;                             // as the user named it; the cache uses this name
   std::vector<std::filesystem::path> damaged_blobs;  // those of `damaged`; Pull() fetches them again

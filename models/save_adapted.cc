@@ -146,7 +146,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
                {"plan", saved.stages},
                {"provenance", ProvenanceJson(provenance)}};
   if (!saved.output.empty()) json["output"] = saved.output;
-  // An object from the start: a null that becomes one is left half made where there is no memory.
+  // It is created as an object: if memory runs out while a null becomes an object, it is left half made.
   Json checksums = Json::object();
   checksums[kAdapterTensors] = ChecksumOf("", saved.adapters);
   if (!saved.own.empty()) checksums[kOwnTensors] = ChecksumOf("", saved.own);

@@ -1,4 +1,4 @@
-# The public face: examples/ and tests/embed, built against an installed copy as a user would build them.
+# The public interface: examples/ and tests/embed, built against an installed copy as a user would build them.
 set(embed_flags "")
 if(SHIFTRT_SANITIZE)
   set(embed_flags "-fsanitize=${SHIFTRT_SANITIZE}")

@@ -67,7 +67,7 @@ Command AddExport(CLI::App& app) {
   common.AddModelTo(app);
   common.AddLoraTo(app);
   app.add_flag("--no-lora", command->without_lora,
-               "leave the LoRA factors of a saved model out: what peft then loads DIR/lora on")
+               "leave out the LoRA factors of a saved model; peft can load DIR/lora on this export")
       ->excludes(app.get_option("--lora"));
   auto* prune = app.add_option("--prune", command->prune,
                                "remove layers first, as `shiftrt run --prune ... --correction none` does:\n"

@@ -278,7 +278,7 @@ void AddTrainingOptions(CLI::App& app, FinetuneCommand& options) {
       ->capture_default_str();
   app.add_option("--warmup", options.warmup, "steps over which the rate rises, or a share of all steps")
       ->capture_default_str();
-  app.add_option("--weight-decay", training.weight_decay, "of matrices; norms and biases do not decay")
+  app.add_option("--weight-decay", training.weight_decay, "weight decay of matrices; norms and biases have none")
       ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();
   app.add_option("--clip", training.clip, "largest norm of the gradient; 0: no limit")
@@ -320,8 +320,8 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   app.add_option(
       "--calib", options->calib,
       "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are\n"
-      "mixed. Of .txt windows of --length tokens are sequences, of other formats documents (default:\n"
-      "calibration.txt in the model's directory, or c4)");
+      "mixed. A .txt file is divided into windows of --length tokens; in other formats each document is a\n"
+      "sequence (default: calibration.txt in the model's directory, or c4)");
   app.add_option("--samples", options->settings.samples, "sequences to learn from; 0: all")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();

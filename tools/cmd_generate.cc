@@ -281,8 +281,8 @@ Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       ->needs(temperature)
       ->capture_default_str();
   app.footer(
-      "With --chat and without --prompt, every line of standard input is a message of one conversation; its end ends "
-      "it.\n\n"
+      "With --chat and without --prompt, every line of standard input is one message of a single conversation, which "
+      "ends with the input.\n\n"
       "Examples:\n  shiftrt generate --model demo --prompt \"It is a truth\"\n"
       "  shiftrt generate --model out --prompt \"In the beginning\" --temperature 0.8 --top-p 0.95 --seed 3\n"
       "  shiftrt generate --model SmolLM2-135M-Instruct --chat --prompt \"Why is the sky blue?\"\n"

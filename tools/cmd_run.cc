@@ -51,7 +51,7 @@ class Phases {
     last_ = now;
     return spent_.back().second;
   }
-  // Prints the phases that took time, and the sum of all. The fit is shown by its own steps, and by what these leave.
+  // Prints the phases that took at least 0.05 s, and the total. The fit is shown as its steps and the rest of its time.
   void Print(const RepairSeconds& fit) const {
     std::string line;
     const auto add = [&](const char* phase, double seconds) {
@@ -204,7 +204,7 @@ int Run(const RunOptions& options) {
   if (!options.save.empty()) RefuseSavingOver(model, options.common.model, options.save);
   if (options.common.processes->split()) RefuseSplit(options);
   CheckRecipe(model, recipe);
-  // Said now, not after the hour that calibration may take.
+  // Checked before the calibration, which may take an hour.
   const ComparisonSettings settings = options.comparison.Settings();
   CheckComparison(model, settings);
   for (const ExportTarget& target : exports) CheckExport(model, ExportingTo(target, options));
@@ -333,9 +333,10 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "after the repair, train all kept blocks and the adapters for so long: a time (30min, 2h) or tokens=1M.\n"
       "The best state on held-out text is kept. An interrupted run continues from its last checkpoint; with\n"
       "tokens, to the same bits");
-  app.add_option("--recover-loss", options->recover_loss,
-                 "what the training lowers: ce, the cross entropy with the text, which is the fastest; kl, the\n"
-                 "divergence from the predictions of the original model, which runs beside; both: half of each")
+  app.add_option(
+         "--recover-loss", options->recover_loss,
+         "loss of the training: ce, the cross entropy with the text (the fastest); kl, the divergence from the\n"
+         "predictions of the original model, which runs too; both: half of each")
       ->capture_default_str();
   app.add_option(
       "--recover-text", options->recover_text,

@@ -52,6 +52,17 @@ std::string StepsText(const TrainingOutline& outline, const FinetuneSettings& se
   return Duration(settings.budget.seconds) + " of steps";
 }
 
+// "0.0021, of the adapters 0.00026".
+std::string RatesText(const TrainingOutline& outline, const FinetuneSettings& settings) {
+  std::string text = fmt::format("{:.2g}", outline.rate);
+  const auto add = [&](bool trained, const char* part, double rate) {
+    if (trained && rate != outline.rate) text += fmt::format(", of the {} {:.2g}", part, rate);
+  };
+  add(settings.adapters, "adapters", outline.adapter_rate);
+  add(settings.head, "head", outline.head_rate);
+  return text;
+}
+
 }  // namespace
 
 TrainingDisplay::TrainingDisplay(bool quiet, const FinetuneSettings& settings)
@@ -100,9 +111,9 @@ FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& se
     if (show.describes)
       fmt::print("{}: {} blocks, {} adapters\ntext: {}\n  {}\n", model.Name(), model.Blocks(), model.Adapters(),
                  outline.text, outline.accounting);
-    fmt::print("\n{}{}{}: {} of {} sequences, learning rate {:.2g}\n  {}\n", Name(settings.method),
+    fmt::print("\n{}{}{}: {} of {} sequences, learning rate {}\n  {}\n", Name(settings.method),
                show.name.empty() ? "" : ", adapters ", show.name, StepsText(outline, settings), settings.batch,
-               outline.rate, outline.trained);
+               RatesText(outline, settings), outline.trained);
     std::fflush(stdout);
   };
   try {

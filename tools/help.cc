@@ -38,6 +38,8 @@ struct GroupRow {
 // The first row that has an option decides.
 constexpr GroupRow kGroups[] = {
     {"Many prompts", "--prompts --batch --limit --prompt-tokens --out", "generate"},
+    {"Training", "--preset", "finetune"},
+    {"Machine", "--memory", "finetune"},
     {"Model", "--model --offline --lora --dtype --check-weights"},
     {"Layers and their repair",
      "--recipe --prune --correction --lra --calibration-mode --token-weight --heal --span --gate --lambda "

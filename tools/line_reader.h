@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of standard input, such that a signal is heard while the program waits for one.
+// Reads lines of standard input and reacts to a signal while it waits for one.
 #pragma once
 
 #include <optional>

@@ -85,7 +85,7 @@ void CommonOptions::AddMemoryTo(CLI::App& app) {
 void CommonOptions::AddActivationMemoryTo(CLI::App& app) {
   AddMemory(app, memory,
             "host memory for activations of blocks, such as 4GiB (default: three quarters of what is free). What does\n"
-            "not fit is computed again in the pass backwards. On a GPU everything is computed again");
+            "not fit is computed again in the backward pass. On a GPU everything is computed again");
 }
 
 void CommonOptions::AddSeedTo(CLI::App& app, const std::string& of) {

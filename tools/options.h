@@ -64,7 +64,7 @@ struct CommonOptions {
   // GPUs, its cores and its memory, unless --threads and --memory say what each may take, and all use the instruction
   // set that the oldest CPU among them has.
   Resources MakeResources() const;
-  Context MakeContext() const;  // the same, as the rooms below api/ take it
+  Context MakeContext() const;  // the same, as the directories below api/ take it
   LoadOptions Loading() const;
   // Pulls what is not there. With --split each process opens its part; throws UsageError for numbers of processes that
   // are no multiple of it.

@@ -13,7 +13,9 @@ namespace shiftrt {
 
 void RecipeOptions::AddTo(CLI::App& app) {
   const auto others = std::ssize(app.get_options());
-  app.add_option("--recipe", named, "options by name; those given beside it must not differ:" + NamedRecipesHelp());
+  app.add_option("--recipe", named,
+                 "a named set of options; an option given beside it must have the same value (--prune is free):" +
+                     NamedRecipesHelp());
   app.add_option(
          "--prune", prune,
          "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half] or layers=3.attn,5,8-10. An amount is\n"

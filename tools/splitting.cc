@@ -62,8 +62,8 @@ void CommonOptions::AddSplitTo(CLI::App& app) {
   };
   app.add_option_function<std::string>(
          "--split", take,
-         "divide the blocks of the model among N processes each, which hold nothing else of it; mpirun starts a\n"
-         "multiple of N. auto: as few as have memory for it, 1 where each host has (docs/scale.md)")
+         "divide the blocks of the model among groups of N processes; mpirun starts a multiple of N. auto: the\n"
+         "smallest N for which the hosts have memory, which is 1 if each has room for the whole model (docs/scale.md)")
       ->check(CLI::Validator(wrong, "N|auto"))
       ->default_str("1");
 }

@@ -13,8 +13,8 @@ namespace {
 // The plan that the job's model begins with, and what is trained of it.
 struct Beginning {
   DepthPlan plan;
-  std::vector<ReplacedRun> runs;  // of a replacement
-  FinetuneSettings settings;      // of a replacement, `layers` names the new blocks
+  std::vector<ReplacedRun> runs;  // the replaced runs of Method::kReplacement
+  FinetuneSettings settings;      // for Method::kReplacement, `layers` names the new blocks
 };
 
 Beginning BeginningOf(const FinetuneJob& job) {
@@ -76,6 +76,9 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
                                {"pass_tokens", text(from.pass_tokens)},
                                {"validate_every", text(from.validate_every)},
                                {"seed", text(from.seed)}};
+  if (from.adapters && schedule.adapters != 1)
+    settings.emplace_back("rate.adapters", text(schedule.rate * schedule.adapters));
+  if (from.head && schedule.head != 1) settings.emplace_back("rate.head", text(schedule.rate * schedule.head));
   if (timed) settings.emplace_back("seconds", text(from.budget.seconds));
   if (from.keep_best) settings.emplace_back("keep_best", "yes");
   if (job.context.products == Products::kBFloat16) settings.emplace_back("products", Name(job.context.products));

@@ -31,12 +31,13 @@ struct FinetuneJob {
 
 struct TrainingResult {
   DepthPlan plan;            // with the trained values, but without LoRA
-  std::optional<Lora> lora;  // of Method::kLora
+  std::optional<Lora> lora;  // the factors of Method::kLora
   TrainingHistory history;
-  int64_t parameters = 0, peak_bytes = 0;  // of what is trained; of the engine's buffers
-  int64_t kept_blocks = 0;                 // whose activations the last step kept
-  double rounding = 0;                     // the share of the change of blocks and head that rounding has lost
-  size_t shared_blocks = 0;                // that ran once for the teacher and for the model that is trained
+  int64_t parameters = 0;    // parameters that are trained
+  int64_t peak_bytes = 0;    // the peak of the engine's buffers
+  int64_t kept_blocks = 0;   // blocks whose activations the last step kept
+  double rounding = 0;       // the share of the change of blocks and head that rounding has lost
+  size_t shared_blocks = 0;  // leading blocks that ran once for the teacher and the model that is trained
 };
 
 // Throws UsageError for settings that the model does not go with, and what Train() throws. The checkpoint is left in

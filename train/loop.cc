@@ -128,7 +128,7 @@ class Loop {
   // validation at the end, and at least one.
   void Plan() {
     if (settings_.budget.seconds <= 0) return;
-    constexpr int64_t kUnknown = 1000;  // before the first step, whose rate is low then
+    constexpr int64_t kUnknown = 1000;  // steps assumed until one is timed; with so many, warm-up keeps its rate low
     const int64_t steps = history().steps(), validations = std::ssize(history().validations);
     double spent = history().seconds + history().validation_seconds;
     if (validations > 0) spent += history().validation_seconds / static_cast<double>(validations);
@@ -178,23 +178,17 @@ class Loop {
 
   void Update(int64_t step, double norm) {
     AdamW adamw;
-    adamw.rate = static_cast<float>(schedule_.Rate(step));
     adamw.gradient_scale = settings_.clip > 0 && norm > settings_.clip ? static_cast<float>(settings_.clip / norm) : 1;
     adamw.step = step + 1;
-    const auto part = [](const DeviceMemory& array, int64_t begin, int64_t end) {
-      return array.Part(begin, 1, end - begin);
-    };
-    const auto update = [&](int64_t begin, int64_t end, float decay) {
-      if (begin == end) return;
-      adamw.decay = decay;
-      arrays_.ops.AdamWStep(adamw, part(gradients_, begin, end), part(arrays_.values, begin, end),
-                            part(arrays_.first, begin, end), part(arrays_.second, begin, end));
-    };
-    update(0, job_.parameters.decaying(), static_cast<float>(settings_.weight_decay));
-    update(job_.parameters.decaying(), arrays_.count, 0);
+    for (const ParameterRange& range : job_.parameters.ranges()) {
+      const auto part = [&](const DeviceMemory& array) { return array.Part(range.begin, 1, range.end - range.begin); };
+      adamw.rate = static_cast<float>(schedule_.Rate(step, range.part));
+      adamw.decay = range.decays ? static_cast<float>(settings_.weight_decay) : 0;
+      arrays_.ops.AdamWStep(adamw, part(gradients_), part(arrays_.values), part(arrays_.first), part(arrays_.second));
+    }
   }
 
-  // Says what to do about a training that went wrong, and what is left of it.
+  // The advice for a failed training, and which checkpoint remains.
   std::string Advice() const {
     return fmt::format(
         "Lower the learning rate ({:g}), lengthen the warm-up ({} steps) or clip the gradient's norm ({:g}); {}",
@@ -290,7 +284,7 @@ class Loop {
   Objective& objective_;
   TrainingArrays& arrays_;
   GradientSum sum_;
-  DeviceMemory gradients_;  // of the step
+  DeviceMemory gradients_;  // the gradients of the step
   ReadingOrder order_;
   Schedule schedule_;  // with the number of steps that is planned
   std::vector<TrainingBatch> validation_;

@@ -53,7 +53,7 @@ struct TrainingJob {
   const TrainingTexts& texts;
   const Parameters& parameters;
   const FinetuneSettings& settings;  // how it trains; what, and on which text, is said above
-  Schedule schedule;                 // of a budget in seconds, steps and warm-up follow from the speed
+  Schedule schedule;                 // with a budget in seconds, steps and warm-up follow from the speed
   const CheckpointFile& checkpoint;
   TrainingObserver observer;
   const Context& context;  // the passes of a step and of a validation are shared out (runtime/shared_items.h)

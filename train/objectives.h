@@ -55,10 +55,10 @@ class LanguageObjective : public Objective {
   LossMix mix_;
   size_t shared_ = 0;
   std::unique_ptr<Decoder> teacher_;  // its tap fills Streams::shared of the pass that runs
-  Streams passing_;                   // of the last pass that is not kept
-  Streams* taught_ = nullptr;         // of the pass that runs
+  Streams passing_;                   // the streams of the last pass that is not kept
+  Streams* taught_ = nullptr;         // the streams of the pass that runs
   std::map<int64_t, Streams> validation_;
-  int64_t kept_bytes_ = 0;  // of these
+  int64_t kept_bytes_ = 0;  // the bytes of validation_
 };
 
 // A run of removed layers, first .. last, and the stage of a plan that is trained to stand for it, alone or with the
@@ -98,7 +98,7 @@ class ReplacementObjective : public Objective {
 
   GradientEngine& engine_;
   std::vector<ReplacedRun> runs_;
-  std::vector<KeptRows> before_, behind_;  // of the original model, per run
+  std::vector<KeptRows> before_, behind_;  // streams of the original model, per run
   std::unique_ptr<Decoder> original_;      // its taps fill them
   DeviceMemory input_, output_, gradient_;
   int64_t capacity_ = 0;

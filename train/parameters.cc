@@ -68,6 +68,16 @@ Parameter& At(TrainedParameters& trained, const Slice& slice) {
   }
 }
 
+TrainedPart PartOf(Place place) {
+  switch (place) {
+    case Place::kTensor:
+    case Place::kLoraA:
+    case Place::kLoraB: return TrainedPart::kMethod;
+    case Place::kHead: return TrainedPart::kHead;
+    default: return TrainedPart::kAdapters;
+  }
+}
+
 // The matrix of an adapter that a slice is.
 const Matrix<float>& Of(const Lra& lra, Place place) {
   switch (place) {
@@ -197,7 +207,7 @@ void Parameters::AddAdapters(const DepthPlan& plan) {
     const Lra& lra = *adapter->lra;
     const int64_t d = lra.hidden(), r = lra.rank();
     if (!lra.low_rank()) AddTensor({name + "A", Place::kAdapterA, s, 0, d, d}, true);
-    if (lra.low_rank() && r > 0) {  // of rank 0: a bias alone
+    if (lra.low_rank() && r > 0) {  // with rank 0 it is a bias alone
       AddTensor({name + "P", Place::kAdapterP, s, 0, d, r}, true);
       AddTensor({name + "Q", Place::kAdapterQ, s, 0, r, d}, true);
     }
@@ -211,12 +221,18 @@ void Parameters::AddAdapters(const DepthPlan& plan) {
 void Parameters::AddTensor(const Slice& slice, bool decays) { (decays ? slices_ : undecayed_).push_back(slice); }
 
 void Parameters::LayOut() {
-  for (const Slice& slice : slices_) decaying_ += slice.size();
+  const size_t decaying = slices_.size();
   slices_.insert(slices_.end(), undecayed_.begin(), undecayed_.end());
   undecayed_.clear();
-  for (Slice& slice : slices_) {
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    Slice& slice = slices_[i];
     slice.offset = count_;
     count_ += slice.size();
+    const ParameterRange range = {PartOf(slice.place), i < decaying, slice.offset, count_};
+    if (!ranges_.empty() && ranges_.back().part == range.part && ranges_.back().decays == range.decays)
+      ranges_.back().end = count_;
+    else
+      ranges_.push_back(range);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "models/lora.h"
 #include "models/plan.h"
 #include "models/weights.h"
+#include "train/schedule.h"
 
 namespace shiftrt {
 
@@ -26,11 +27,20 @@ struct Slice {
 
   std::string name;  // "layers.3.self_attn.q_proj.lora_A", "adapters.0.P", "lm_head.weight"
   Place place = Place::kTensor;
-  size_t stage = 0;   // of the plan; not of kHead
+  size_t stage = 0;   // the stage of the plan; kHead has none
   size_t tensor = 0;  // row of BlockTensors(), of kTensor, kLoraA and kLoraB
   int64_t rows = 0, cols = 0, offset = 0;
 
   int64_t size() const { return rows * cols; }
+};
+
+// Neighbouring numbers of the arrays that an optimizer's step treats alike.
+struct ParameterRange {
+  TrainedPart part = TrainedPart::kMethod;
+  bool decays = false;  // shrunk by weight decay: matrices, and not norms and biases
+  int64_t begin = 0, end = 0;
+
+  bool operator==(const ParameterRange&) const = default;
 };
 
 class Parameters {
@@ -44,8 +54,9 @@ class Parameters {
 
   // In the order of the arrays: first those that weight decay shrinks, which are the matrices, then norms and biases.
   const std::vector<Slice>& slices() const { return slices_; }
+  // All numbers of the arrays in their order, in as few ranges as there can be.
+  const std::vector<ParameterRange>& ranges() const { return ranges_; }
   int64_t count() const { return count_; }
-  int64_t decaying() const { return decaying_; }  // the first so many numbers of the arrays
   // Bytes of values, gradients and two moments.
   int64_t bytes() const { return 4 * count_ * static_cast<int64_t>(sizeof(float)); }
   // "294912 parameters in 420 tensors (0.22% of the model's 134.5 M), 4.5 MB with gradients and moments".
@@ -77,7 +88,8 @@ class Parameters {
 
   FinetuneSettings settings_;
   std::vector<Slice> slices_, undecayed_;
-  int64_t count_ = 0, decaying_ = 0;
+  std::vector<ParameterRange> ranges_;
+  int64_t count_ = 0;
 };
 
 }  // namespace shiftrt

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -19,15 +20,24 @@ const char* Name(Decay decay) { return kDecays.Of(decay); }
 
 Decay ParseDecay(const std::string& name) { return kDecays.Parse(name, "schedule", "\"{}\" is not a schedule"); }
 
-double Schedule::Rate(int64_t step) const {
-  if (step < warmup) return rate * static_cast<double>(step + 1) / static_cast<double>(warmup);
+double Schedule::Rate(int64_t step, TrainedPart part) const {
+  const double highest = rate * (part == TrainedPart::kAdapters ? adapters : part == TrainedPart::kHead ? head : 1);
+  if (step < warmup) return highest * static_cast<double>(step + 1) / static_cast<double>(warmup);
   const double done = static_cast<double>(step - warmup) / static_cast<double>(steps - warmup);
   switch (decay) {
     case Decay::kConstant: break;
-    case Decay::kLinear: return rate * (1 - done);
-    case Decay::kCosine: return rate * 0.5 * (1 + std::cos(std::numbers::pi * done));
+    case Decay::kLinear: return highest * (1 - done);
+    case Decay::kCosine: return highest * 0.5 * (1 + std::cos(std::numbers::pi * done));
   }
-  return rate;
+  return highest;
+}
+
+double DefaultRate(Method method, int64_t hidden) {
+  constexpr double kHighest = 1e-2;
+  const double scale = method == Method::kLora || method == Method::kReplacement ? 1.2
+                       : method == Method::kPartial                              ? 0.3
+                                                                                 : 0.15;
+  return std::min(kHighest, scale / static_cast<double>(hidden));
 }
 
 int64_t WarmupSteps(double warmup, int64_t steps) {

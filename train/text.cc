@@ -57,8 +57,8 @@ class Sequences {
     for (size_t i = 0; i < sources_.size(); ++i) readers_.emplace_back(sources_[i].documents, std::move(orders[i]));
   }
 
-  // How many sequences there are, about: documents and windows. Where long documents are divided, their bytes tell, of
-  // which a token has some four.
+  // The approximate number of sequences: documents and windows. Where long documents are divided, a document counts a
+  // sequence per 4 * length bytes, because a token has about four.
   int64_t about() const {
     if (!settings_.divide) return std::ssize(order_);
     int64_t count = 0;
@@ -151,8 +151,8 @@ class Sequences {
   const FinetuneSettings& settings_;
   const Tokenizer& tokenizer_;
   std::vector<Source> sources_;
-  std::vector<Documents::InOrder> readers_;  // of the documents of each source
-  std::vector<int64_t> first_ = {0};  // of each source, its first place in the order before it is shuffled; and the end
+  std::vector<Documents::InOrder> readers_;  // one for the documents of each source
+  std::vector<int64_t> first_ = {0};  // the first place of each source in the order before it is shuffled; and the end
   std::vector<int64_t> order_;
   int64_t next_ = 0, cut_ = 0, left_out_ = 0, left_beside_ = 0;
 };
@@ -236,7 +236,7 @@ ReadingOrder::ReadingOrder(int64_t sequences, int64_t batch, uint64_t seed)
 std::span<const int64_t> ReadingOrder::Step(int64_t step) {
   const int64_t epoch = step / steps_per_epoch(), begin = step % steps_per_epoch() * batch_;
   if (epoch != epoch_) {
-    // A generator's first number makes neighbouring seeds unlike.
+    // The seed is a generator's first output, so that neighbouring epochs have unrelated orders.
     order_ = Shuffled(sequences_, Random(seed_ + 0x632be59bd9b4e019u * static_cast<uint64_t>(epoch)).Next());
     epoch_ = epoch;
   }

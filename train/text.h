@@ -18,7 +18,7 @@ namespace shiftrt {
 struct TrainingText {
   std::vector<int32_t> tokens;
   std::vector<int64_t> offsets = {0};
-  std::vector<int64_t> first_targets;  // of each sequence, the place in it of the first token to predict, at least 1
+  std::vector<int64_t> first_targets;  // the place in each sequence of the first token to predict, at least 1
 
   int64_t sequences() const { return static_cast<int64_t>(first_targets.size()); }
   int64_t targets() const;  // tokens to predict
@@ -30,7 +30,7 @@ struct TrainingTexts {
   TrainingText training, validation;
   std::string source;      // "c4.jsonl, 10000 sequences of at most 512 tokens"
   std::string accounting;  // counts documents and tokens that were used and left out, for people
-  std::string hash;        // of both texts' tokens and targets
+  std::string hash;        // a hash of both texts' tokens and targets
 };
 
 // Loads the sequences of the settings' text, which must be named, and those of the validation: of the same text at most
@@ -62,7 +62,7 @@ class ReadingOrder {
  private:
   int64_t sequences_, batch_;
   uint64_t seed_;
-  int64_t epoch_ = -1;  // of order_
+  int64_t epoch_ = -1;  // the epoch of order_
   std::vector<int64_t> order_;
 };
 

@@ -38,7 +38,7 @@ class Gpus {
   int64_t count() const { return std::ssize(weights_); }
   const std::shared_ptr<const StreamRows>& rows(size_t which) const { return weights_[which]->rows(); }
   Stream stream(size_t which) const { return weights_[which]->stream(); }
-  // In whose memory the sums are: of the first, the context's solver, which fits them.
+  // The solver in whose memory the sums are. On the first GPU it is the context's solver, which later fits them.
   linalg::Solver& solver(size_t which) const { return *solvers_[which]; }
   // Returns which of them has these rows.
   size_t Which(const Rows& rows) const {

@@ -161,8 +161,9 @@ struct SuiteMeans {
 /// The results of Evaluate().
 struct SuiteEvaluation {
   std::vector<SuiteResult> suites = {};  ///< one per task
-  /// The tasks whose means are taken: of several small or known groups of tasks the one that is complete, without
-  /// BoolQ for models below 10^9 parameters, whose answers to it are close to guesses.
+  /// The tasks that means are taken over: small4 if all four are there and the model has fewer than 10^9 parameters;
+  /// otherwise paper7 if all seven are there; otherwise all but wikitext. Such small models guess on BoolQ, so that it
+  /// is left out for them unless it is alone.
   std::vector<std::string> averaged = {};
   std::vector<std::string> averaged_titles = {};  ///< the same as people write them
   std::vector<SuiteMeans> means = {};             ///< accuracy, "bits_per_byte" and "margin", as far as tasks have them

@@ -136,9 +136,11 @@ struct FinetuneSettings {
   /// tokens gives the same bits again. With one in seconds the number of steps depends on the machine, and the rate
   /// falls with the time.
   TrainingBudget budget = {};
-  int64_t batch = 8;             ///< sequences per step
-  int64_t pass_tokens = 2048;    ///< tokens that pass through the model together
-  double rate = 0;               ///< learning rate of AdamW; 0: DefaultRate()
+  int64_t batch = 8;           ///< sequences per step
+  int64_t pass_tokens = 2048;  ///< tokens that pass through the model together
+  /// Learning rate of AdamW; 0: DefaultRate() of the method, and of kAdapters and kPartial for the adapters and the
+  /// head that are trained beside it.
+  double rate = 0;
   Decay decay = Decay::kLinear;  ///< how it falls
   double warmup = 0.03;          ///< steps over which the rate rises; below 1: a share of the whole training
   double weight_decay = 0.01;    ///< weight decay of matrices
@@ -175,7 +177,9 @@ struct TrainingOutline {
   std::string accounting = {};  ///< what became of its documents and tokens
   std::string trained = {};     ///< how many parameters are trained
   int64_t steps = 0;            ///< steps to do; 0: as many as a budget in seconds has time for
-  double rate = 0;              ///< learning rate after the warm-up
+  double rate = 0;              ///< learning rate after the warm-up, of what the method trains
+  double adapter_rate = 0;      ///< the same for adapters that are trained beside it
+  double head_rate = 0;         ///< the same for a head that is trained beside it
 };
 
 /// Calls during a training, on the thread that called Finetune(). Either may be empty. An exception stops the training

@@ -80,8 +80,7 @@ std::vector<std::string> KnownDatasetNames();
 /// \param settings what to look for
 /// \return the repositories: one, or one per task of a data set's name such as "paper7"
 /// \throws UsageError for a name that is none; Error if the hub does not answer, nothing matches, the disk is too
-/// small,
-///     or HF_HUB_OFFLINE is set
+///     small, or HF_HUB_OFFLINE is set
 std::vector<PulledRepository> LookUp(const PullSettings& settings);
 
 /// Downloads what is missing. What has arrived before an interruption is kept, and the same call continues from there.

@@ -36,9 +36,8 @@ struct RepairResult {
 /// \param resources what the job may use of the machine
 /// \param progress receives reports; null: none are made
 /// \param keep a directory of its own in which the selection and the fit are kept, so that the same call takes them
-/// from there if
-///     what follows is interrupted; another recipe, model or text replaces them. Remove it in the end. Empty: nothing
-///     is kept
+///     from there if what follows is interrupted; another recipe, model or text replaces them. Remove it in the end.
+///     Empty: nothing is kept
 /// \return the models
 /// \throws UsageError with the name of a field for a setting that makes no sense; Error for calibration text that is
 ///     missing, malformed or too short, and for numerical failure; OutOfMemory; Interrupted after RequestInterrupt()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// What a computation may use of the machine.
+/// Limits of a computation: threads, memory, GPUs and processes.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,8 @@ const char* Name(Products products);
 /// \throws UsageError for another word
 Products ParseProducts(const std::string& name);
 
-/// What a computation may use of the machine. The defaults are all cores that the process may use, and no GPU.
+/// Limits of a computation: threads, memory, GPUs and processes. The defaults are all cores that the process may use,
+/// and no GPU.
 ///
 /// The results on a CPU depend on the number of threads in their last bits only, and not on what other threads of the
 /// program do at the same time.

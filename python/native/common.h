@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the extension module shiftrt._native share. The module is the public face for the Python package
-// beside it, which adds defaults, tables and what other packages take part in. Every call that computes releases the
-// GIL. Python's handlers of signals run whenever the library reports progress, so Ctrl-C ends a computation there.
+// Functions that the files of the extension module shiftrt._native share. The module is the public interface for the
+// Python package beside it, which adds defaults, tables and what other packages take part in. Every call that computes
+// releases the GIL. Python's handlers of signals run whenever the library reports progress, so Ctrl-C ends a
+// computation there.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recipe of lra, refit or joint with the lowest loss on held-out calibration text, where that is surely lower than
-// the loss of the paper's recipe.
+// `--correction auto` fits candidate recipes of lra, refit and joint. Of those whose gain in held-out loss over the
+// paper's recipe exceeds twice its standard error, it keeps the one with the lowest loss; if there is none, it keeps
+// the paper's recipe.
 #include <algorithm>
 #include <cmath>
 #include <limits>

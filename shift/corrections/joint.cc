@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The last projection before a removed run and one adapter in the run's place, fitted together. With out the stream
 // behind the half that has the projection, and a what the projection W reads (an MLP's activation, or what heads give),
-// the ridge regression of what is missing behind the run on [out | a] gives A, B and b: out + out A + a B + b. The same
-// function as the projection W + B (I + A)^-1 and the adapter h + h A + b behind it. A run that begins with the
-// attention of layer 0 gets an adapter alone.
+// the ridge regression of what is missing behind the run on [out | a] gives A, B and b: out + out A + a B + b. That is
+// the function of the projection W + B (I + A)^-1 followed by the adapter h + h A + b, and these two run. A run that
+// begins with the attention of layer 0 gets an adapter alone.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -36,7 +36,7 @@ Matrix<double> RowRange(const Matrix<double>& m, int64_t first, int64_t count) {
 }
 
 // The stream's part of the Gram with lambda on its diagonal, less what the activations say of it: G_oo - G_oa G_aa^-1
-// G_ao. In this metric a change of A costs what no B can make good. As sums, for Factorize.
+// G_ao. In this metric a change of A costs the error that no choice of B can remove. As sums, for Factorize.
 RidgeSums MetricOfStream(const Context& context, const RidgeSums& sums, double lambda) {
   const int64_t n = sums.inputs(), d = sums.hidden(), width = n - d;
   const auto solver = linalg::MakeHostSolver(context);

@@ -48,7 +48,7 @@ enum class Looks : uint8_t {
   kShape,    // the number of layers, and the seed
   kWeights,  // the weights
   kPass,     // one pass over the calibration text
-  kPasses,   // several passes, or a pass backwards
+  kPasses,   // several passes, or a backward pass
 };
 
 // To add a criterion, write criteria/<name>.cc with its functions, and its row in the table of criteria.cc.
@@ -83,7 +83,7 @@ void CheckParallelBlocks(const PruneSpec& spec, const ModelConfig& config);
 bool NeedCalibration(const std::vector<PruneSpec>& specs);
 
 // Scores every unit and makes the selection, for each of `specs`. One pass of the original model serves all of them,
-// and the probes `beside`, which hear nothing if no criterion has a probe. Throws UsageError as RemovalCount and
+// and the probes `beside`, which receive nothing if no criterion has a probe. Throws UsageError as RemovalCount and
 // CheckCriterion do, and Error without the text a criterion needs.
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
                                     Progress& progress, std::span<Probe* const> beside = {});

@@ -58,8 +58,8 @@ std::vector<Tap> InfluenceProbe::Taps() {
   return taps;
 }
 
-// Notes every window that ends at `place`. Where a model is split, this process may hear the places from `device.first`
-// on. The process before it notes the window that ends there.
+// Notes every window that ends at `place`. Where a model is split, this process may receive the places from
+// `device.first` on. The process before it notes the window that ends there.
 void InfluenceProbe::Take(OnDevice& device, int64_t place, const Batch& batch) {
   if (place <= device.last) device.first = place;  // a new batch has begun
   device.last = place;

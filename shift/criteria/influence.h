@@ -38,7 +38,7 @@ class InfluenceProbe : public Probe {
   // One device's streams before the last few places, kept because the decoder updates its stream in place.
   struct OnDevice {
     std::vector<KeptRows> recent;
-    int64_t first = 0, last = std::numeric_limits<int64_t>::max();  // the places that were heard of a batch
+    int64_t first = 0, last = std::numeric_limits<int64_t>::max();  // the places that were received of a batch
     KeptRows& Before(int64_t place) { return recent[place % std::ssize(recent)]; }
   };
   using Windows = std::map<std::pair<Unit, int64_t>, InfluenceStatistics>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a correction is fitted, apart from its rank: what is chosen among when nothing is told.
+// The settings of a fit, apart from the rank, that `--correction auto` varies between its trials.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Trial {
   double error = 0;        // standard error of `gain` over the held-out sequences; infinite for a single sequence
   int64_t parameters = 0;  // parameters of the adapters, which the recipe costs at run time
 
-  // The gain stands out of its error: it is not the luck of the held-out text.
+  // True if the gain is more than twice its standard error.
   bool clear() const { return gain > 2 * error; }
 };
 

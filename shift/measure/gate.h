@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Do no harm: a correction stays only if the model's held-out loss is lower with it than without.
+// The gate (`--gate`): drops corrections without which the held-out loss is lower.
 #pragma once
 
 #include <vector>

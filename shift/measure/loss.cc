@@ -67,8 +67,8 @@ namespace {
 // By batch, the loss under each substitute.
 using Losses = std::vector<std::vector<double>>;
 
-// Each plan from its first block. So it is done where the model is split: a stream that a tap hears is in one process,
-// and the others do not know of it.
+// Each plan from its first block. So it is done where the model is split: a stream that a tap receives is in one
+// process, and the others do not know of it.
 Losses LossesOfWholePlans(const Context& context, const std::shared_ptr<const Weights>& weights, const DepthPlan& plan,
                           const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
                           Progress& progress) {

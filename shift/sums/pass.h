@@ -33,7 +33,7 @@ class Probe {
   // thread, in the order of the batches.
   virtual std::vector<Tap> Taps() = 0;
   // True if the batches may be dealt out: the probe measures through adders and notes of the tally alone, which bring
-  // together what was heard of all batches. Other probes hear every batch of the pass.
+  // together what was received of all batches. Other probes receive every batch of the pass.
   virtual bool dealt() const { return false; }
   // The sinks are now called for batch `batch` of the pass.
   virtual void BeginBatch(int64_t /*batch*/) {}
@@ -65,7 +65,7 @@ class Pass {
   // They last as long as the pass.
   void BeginAt(int64_t layer, std::span<const KeptRows> streams);
 
-  // Runs `batches` up to the last tap. They are dealt out unless a probe must hear them all. Devices take batches in
+  // Runs `batches` up to the last tap. They are dealt out unless a probe must receive them all. Devices take batches in
   // turns; a GPU is given its next one while the others work at theirs. Where a device has no memory
   // for the parts of the probes, the largest group is halved and the rest of the work is done in such groups. When it
   // is interrupted, and for `checkpoint`, which saves as long as all parts are done at once, the probes have settled.

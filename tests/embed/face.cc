@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public face as an embedding program uses it, on the demo model: face MODEL DIRECTORY. Prints what failed.
+// The public interface as an embedding program uses it, on the demo model: face MODEL DIRECTORY. Prints what failed.
 #include <shiftrt/shiftrt.h>
 
 #include <cmath>

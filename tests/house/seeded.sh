@@ -17,7 +17,7 @@ printf '#include "shift/job.h"\n#include "shift/fit/ridge.h"\n' >shift/sums/upwa
 echo '#include "engine/cuda/cuda_engine.h"' >eval/backend.cc
 printf '#include "kernels/cuda/gram.h"\n#include "include/shiftrt/error.h"\n#include "runtime/check.h"\n' >engine/cuda/fine.cc
 echo '#include "engine/decoder.h"' >tests/shift/listed_test.cc
-# Commands: a new one that calls a room below the public face, and a listed one that no longer does.
+# Commands: a new one that calls a directory below the public interface, and a listed one that no longer does.
 printf '#include "shiftrt/runner.h"\n#include "tools/options.h"\n#include "engine/decoder.h"\n' >tools/cmd_speak.cc
 echo '#include "shiftrt/runner.h"' >tools/cmd_bench.cc
 cp tests/shift/listed_test.cc tests/shift/lonely_test.cc

@@ -124,6 +124,24 @@ TEST_F(FinetuneCli, SavesWhatItMeasured) {
   EXPECT_EQ(ReadJson("tuned/shiftrt.json")["provenance"]["finetune"]["settings"]["method"], "replacement");
 }
 
+// Without --rate each part has the rate of its own method (docs/training.md); with it all have the same.
+TEST_F(FinetuneCli, PartsOfATrainingHaveTheirOwnRates) {
+  const auto trained = [&](std::vector<std::string> options) {
+    options.insert(options.end(), {"--adapters", "trainable", "--head", "--steps", "1"});
+    const Outcome outcome = Finetune(options);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return std::pair(outcome.out, ReadJson("tuned/shiftrt.json")["provenance"]["finetune"]["settings"]);
+  };
+  const auto [out, settings] = trained({});
+  EXPECT_NE(out.find("learning rate 0.01, of the adapters 0.0047, of the head 0.0094\n"), std::string::npos) << out;
+  EXPECT_EQ(settings["rate"], "0.01");
+  EXPECT_EQ(settings["rate.adapters"], "0.0046875");
+  EXPECT_EQ(settings["rate.head"], "0.009375");
+  const auto [same, all] = trained({"--rate", "0.002"});
+  EXPECT_NE(same.find("learning rate 0.002\n"), std::string::npos) << same;
+  EXPECT_FALSE(all.contains("rate.adapters") || all.contains("rate.head")) << all;
+}
+
 TEST_F(FinetuneCli, LoraIsSavedAsFactorsOrMerged) {
   ASSERT_EQ(
       Finetune({"--rank", "2", "--targets", "q,down", "--json", Path("a.json"), "--text", Path("heldout.txt")}).status,

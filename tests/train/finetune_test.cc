@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/finetune.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -119,6 +121,25 @@ TEST_F(FinetuneTest, EveryMethodLearnsAndItsPlanIsWhatWasTrained) {
               c.adapters || c.method == Method::kAdapters)
         << what;
     EXPECT_GT(result.peak_bytes, 0);
+  }
+}
+
+TEST_F(FinetuneTest, APartWithoutARateDoesNotMove) {
+  settings_.adapters = settings_.head = true;
+  const Lra& before = *model_.plan.Adapters()[0]->lra;
+  const auto same = [](const auto& a, const auto& b) { return std::ranges::equal(a.span(), b.span()); };
+  for (const bool adapters : {true, false}) {
+    schedule_.adapters = adapters ? 1 : 0;
+    schedule_.head = adapters ? 0 : 1;
+    const TrainingResult result = Fresh();
+    const Lra& after = *result.plan.Adapters()[0]->lra;
+    EXPECT_NE(same(after.p, before.p), adapters);
+    EXPECT_NE(same(after.b, before.b), adapters);
+    const TensorView old_head = model_.plan.Output(*model_.weights).head;
+    const TensorView new_head = result.plan.Output(*model_.weights).head;
+    ASSERT_EQ(new_head.bytes(), old_head.bytes());
+    EXPECT_EQ(std::memcmp(new_head.data, old_head.data, old_head.bytes()) == 0, adapters);
+    EXPECT_LT(result.history.validations.back().loss, result.history.validations.front().loss - 0.5);
   }
 }
 

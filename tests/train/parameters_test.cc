@@ -9,6 +9,8 @@
 namespace shiftrt::test {
 namespace {
 
+using Ranges = std::vector<ParameterRange>;
+
 Matrix<float> Random01(int64_t rows, int64_t cols, uint64_t seed) {
   Random random(seed);
   Matrix<float> m(rows, cols);
@@ -42,7 +44,7 @@ TEST_F(ParametersTest, LoraOfEveryProjectionOfEveryKeptBlock) {
   settings.lora.rank = 2;
   const Parameters parameters = Make(settings);
   EXPECT_EQ(parameters.slices().size(), size_t{4 * 7 * 2});
-  EXPECT_EQ(parameters.decaying(), parameters.count());
+  EXPECT_EQ(parameters.ranges(), (Ranges{{TrainedPart::kMethod, true, 0, parameters.count()}}));
   EXPECT_EQ(parameters.slices()[0].name, "layers.0.self_attn.q_proj.lora_A");
   EXPECT_EQ(parameters.slices()[1].name, "layers.0.self_attn.q_proj.lora_B");
   EXPECT_EQ(parameters.slices().back().name, "layers.5.mlp.down_proj.lora_B");
@@ -81,7 +83,10 @@ TEST_F(ParametersTest, LoraOfEveryProjectionOfEveryKeptBlock) {
   settings.adapters = true;
   const Parameters few = Make(settings);
   EXPECT_EQ(few.slices().size(), size_t{4 * 2 + 3 + 2});
-  EXPECT_EQ(few.decaying(), few.count() - 2 * kWidth);  // the adapters' biases
+  const int64_t lora_end = few.slices()[8].offset, biases = few.count() - 2 * kWidth;
+  EXPECT_EQ(few.ranges(), (Ranges{{TrainedPart::kMethod, true, 0, lora_end},
+                                  {TrainedPart::kAdapters, true, lora_end, biases},
+                                  {TrainedPart::kAdapters, false, biases, few.count()}}));
   EXPECT_EQ(few.slices()[8].name, "adapters.0.P");
   EXPECT_EQ(few.slices().back().name, "adapters.1.b");
 }
@@ -102,7 +107,10 @@ TEST_F(ParametersTest, PartialLayersKeepTheirValues) {
   settings.head = true;
   const Parameters parameters = Make(settings);
   EXPECT_EQ(parameters.slices().size(), size_t{7 + 1 + 2});
-  EXPECT_EQ(parameters.count() - parameters.decaying(), 2 * kWidth);  // two norms
+  const int64_t head = parameters.slices()[7].offset, norms = parameters.count() - 2 * kWidth;
+  EXPECT_EQ(parameters.ranges(), (Ranges{{TrainedPart::kMethod, true, 0, head},
+                                         {TrainedPart::kHead, true, head, norms},
+                                         {TrainedPart::kMethod, false, norms, parameters.count()}}));
   std::vector<float> values = parameters.Initial(*model_.weights, plan_);
   const BlockWeights& block = model_.weights->blocks[5];
   const auto at = [&](const std::string& name) {

@@ -24,6 +24,15 @@ TEST(Schedule, RisesAndFalls) {
   for (int step = 0; step < 4; ++step) EXPECT_DOUBLE_EQ(constant.Rate(step), 3.0);
 }
 
+TEST(Schedule, PartsHaveMultiplesOfTheRate) {
+  const Schedule schedule{.decay = Decay::kLinear, .rate = 1, .warmup = 2, .steps = 10, .adapters = 0.25, .head = 3};
+  for (int step = 0; step < 10; ++step) {
+    EXPECT_DOUBLE_EQ(schedule.Rate(step, TrainedPart::kMethod), schedule.Rate(step));
+    EXPECT_DOUBLE_EQ(schedule.Rate(step, TrainedPart::kAdapters), 0.25 * schedule.Rate(step));
+    EXPECT_DOUBLE_EQ(schedule.Rate(step, TrainedPart::kHead), 3 * schedule.Rate(step));
+  }
+}
+
 TEST(Schedule, WarmupIsANumberOrAShareOfSteps) {
   EXPECT_EQ(WarmupSteps(0, 100), 0);
   EXPECT_EQ(WarmupSteps(0.03, 100), 3);
