@@ -142,8 +142,7 @@ std::string HeldOutText::Description() const { return Part().empty() ? source : 
 HeldOutText ReadHeldOutText(const LanguageModel& model, const std::string& text, int64_t limit) {
   const std::filesystem::path file = ResolveText(text);
   HeldOutText read{.source = file.filename().string()};
-  read.tokens =
-      model.impl().model.RequireTokenizer().EncodeWithBos(PerplexityText(ReadText(file), file), file.string());
+  read.tokens = model.impl().model.RequireTokenizer().EncodeWithBos(RunningText(file), file.string());
   read.all = std::ssize(read.tokens);
   if (limit > 0) read.tokens.resize(static_cast<size_t>(std::min(read.all, limit)));
   return read;

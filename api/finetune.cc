@@ -10,6 +10,7 @@
 
 #include "api/impl.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/parse.h"
 #include "runtime/processes.h"
 #include "train/finetune.h"
@@ -54,7 +55,7 @@ void CheckSettings(const FinetuneSettings& settings) {
 FinetuneSettings WithText(FinetuneSettings settings, const Model& model) {
   if (settings.text.empty()) {
     const std::filesystem::path beside = model.directory / "calibration.txt";
-    if (!std::filesystem::exists(beside))
+    if (!Exists(beside))
       FailUsage(Field("text"), "there is no {}; give a file with text to learn from", beside.string());
     settings.text = beside.string();
   }
@@ -103,6 +104,21 @@ Schedule ScheduleOf(const FinetuneSettings& settings, const TrainingText& text, 
   schedule.warmup = WarmupSteps(settings.warmup, schedule.steps);
   return schedule;
 }
+
+// A training whose settings, text and length are known to go together.
+struct Prepared {
+  Prepared(const Model& model, const FinetuneSettings& given) {
+    CheckSettings(given);
+    settings = WithText(given, model);
+    texts = LoadTrainingTexts(settings, model.RequireTokenizer());
+    schedule = ScheduleOf(settings, texts.training, model.weights->config.hidden);
+    if (settings.keep_best && texts.validation.sequences() == 0)
+      FailUsage(Field("keep_best"), "the best state is known by its validation loss; hold some sequences out");
+  }
+  FinetuneSettings settings;
+  TrainingTexts texts;
+  Schedule schedule;
+};
 
 // The model's own provenance with that of the training. It holds no times: the same training gives the same files.
 Provenance ProvenanceOf(const FinetuneJob& job, const TrainingHistory& history) {
@@ -179,18 +195,19 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   return settings;
 }
 
+void CheckFinetune(const LanguageModel& model, const FinetuneSettings& settings) {
+  const Model& original = model.impl().model;
+  CheckTrained(original, Prepared(original, settings).settings);
+}
+
 FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
                         const FinetuneObserver& observer) {
-  CheckSettings(settings);
   const Model& original = model.impl().model;
   const Context context = TrainingContext(MakeContext(resources));
   const auto turn = context.TakeTurn();
-  const FinetuneSettings training = WithText(settings, original);
-  const TrainingTexts texts = LoadTrainingTexts(training, original.RequireTokenizer());
+  const Prepared prepared(original, settings);
+  const auto& [training, texts, schedule] = prepared;
   context.processes->CheckSame("training text (hash)", texts.hash);
-  const Schedule schedule = ScheduleOf(training, texts.training, original.weights->config.hidden);
-  if (training.keep_best && texts.validation.sequences() == 0)
-    FailUsage(Field("keep_best"), "the best state is known by its validation loss; hold some sequences out");
   TrainingOutline outline = {.text = texts.source,
                              .accounting = texts.accounting,
                              .steps = training.budget.seconds > 0 ? 0 : schedule.steps,
@@ -205,7 +222,7 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
     CheckInterrupted();
     if (observer.step) observer.step(history, steps);
   };
-  const FinetuneJob job = {context, original, texts, training, schedule, announce, step};
+  const FinetuneJob job = {context, original, texts, training, schedule, announce, step, observer.warn, observer.poll};
   TrainingResult result = Finetune(job);
   LanguageModel tuned = Tuned(original, result, ProvenanceOf(job, result.history));
   return {std::move(tuned),   outline,        result.history, result.parameters, result.peak_bytes,

@@ -86,7 +86,8 @@ std::vector<Selection> ScoreLayers(const LanguageModel& opened, std::span<const 
   CalibrationSet calibration;
   if (ReadsText(specs)) {
     if (text.source.empty()) FailUsage(Field("text"), "a criterion reads calibration text; give some");
-    calibration = LoadCalibration(text, model.RequireTokenizer(), seed, CalibrationBatchTokens(context.device));
+    calibration = LoadCalibration(TextOf(text, model, "text"), model.RequireTokenizer(), seed,
+                                  CalibrationBatchTokens(context.device));
   }
   ProgressOf reports(progress);
   return SelectLayers({specs.begin(), specs.end()}, {context, model.weights, &calibration.fit, seed}, reports);

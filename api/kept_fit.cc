@@ -41,7 +41,7 @@ ShiftResult Load(const ShiftJob& job, const fs::path& directory, const std::stri
   const Weights& weights = *job.model.weights;
   result.pruned = DepthPlan::Pruned(job.layers(), result.selection.removed);
   result.corrected = OpenSavedPlan(directory / kCorrected, weights);
-  if (fs::exists(directory / kMerged)) result.merged = OpenSavedPlan(directory / kMerged, weights);
+  if (Exists(directory / kMerged)) result.merged = OpenSavedPlan(directory / kMerged, weights);
   return result;
 }
 
@@ -89,12 +89,12 @@ std::string FitKey(const ShiftJob& job, const Recipe& recipe) {
   const Weights& weights = *job.model.weights;
   Recipe settled = recipe;  // a model that is split may be fitted in another mode
   settled.mode = ModeOf(recipe, weights.split());
-  std::string text = fmt::format("{} {} {} {} {} {} {}", Version(), fs::absolute(job.model.directory).string(),
+  std::string text = fmt::format("{} {} {} {} {} {} {} {}", Version(), fs::absolute(job.model.directory).string(),
                                  weights.Fingerprint(), Name(weights.embedding.dtype),
                                  job.context.device == Device::kCuda           ? "cuda"
                                  : job.context.products == Products::kBFloat16 ? "bfloat16"
                                                                                : "",
-                                 job.calibration.hash, Text(settled));
+                                 job.calibration.hash, job.calibration.source, Text(settled));
   for (const fs::path& file : recipe.gram.load)
     text += fmt::format(" {} {}", fs::file_size(file), fs::last_write_time(file).time_since_epoch().count());
   return HashHex(text);
@@ -109,8 +109,8 @@ ShiftResult KeptFit::Get(const ShiftJob& job, const Recipe& recipe) {
   };
   CheckOwn(directory);
   const std::string key = FitKey(job, recipe);
-  const bool wants_sums = !recipe.gram.save.empty() && !fs::exists(recipe.gram.save);  // a fit also writes it
-  if (processes.OfFirst(!wants_sums && fs::exists(directory / kReport))) {
+  const bool wants_sums = !recipe.gram.save.empty() && !Exists(recipe.gram.save);  // a fit also writes it
+  if (processes.OfFirst(!wants_sums && Exists(directory / kReport))) {
     std::optional<ShiftResult> earlier;
     try {
       earlier = Load(job, directory, key);

@@ -24,6 +24,10 @@ PullRequest RequestOf(const KnownText& text) {
 Repository RepositoryOf(const PullSettings& settings) {
   auto repository =
       settings.dataset ? ParseRepository(settings.name, RepositoryType::kDataset) : RepositoryOfModel(settings.name);
+  if (!repository && settings.dataset && !KnownDataset(settings.name).empty())
+    FailUsage(
+        "{} is a known name, whose files and revision are fixed; name its repository as ORG/NAME to choose others",
+        settings.name);
   if (!repository && settings.dataset)
     FailUsage("{} is no data set of the hub: expected ORG/NAME, ORG/NAME@REVISION, or {}", settings.name,
               fmt::join(KnownDatasetNames(), ", "));
@@ -78,7 +82,7 @@ PullRequest RequestOf(const Task& task, TaskRows rows) {
 std::vector<PullRequest> KnownDataset(const std::string& name) {
   if (const KnownText* text = FindKnownText(name)) return {RequestOf(*text)};
   std::vector<PullRequest> requests;
-  const bool is_task = name == "paper7" || name == "all" ||
+  const bool is_task = name == "paper7" || name == "small4" || name == "all" ||
                        std::any_of(Tasks().begin(), Tasks().end(), [&](const Task& task) { return task.name == name; });
   if (is_task)
     for (const Task* task : ParseTasks(name)) requests.push_back(RequestOf(*task, TaskRows::kItems));
@@ -96,7 +100,7 @@ std::vector<std::string> KnownDatasetNames() {
   std::vector<std::string> names;
   for (const KnownText& text : KnownTexts()) names.emplace_back(text.name);
   for (const Task& task : Tasks()) names.push_back(task.name);
-  names.insert(names.end(), {"paper7", "all"});
+  names.insert(names.end(), {"paper7", "small4", "all"});
   return names;
 }
 

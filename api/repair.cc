@@ -8,6 +8,7 @@
 #include "api/kept_fit.h"
 #include "api/repair.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/processes.h"
 
 namespace shiftrt {
@@ -46,8 +47,7 @@ std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
 CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* field) {
   if (spec.source.empty()) {
     const std::filesystem::path beside = model.directory / "calibration.txt";
-    if (!std::filesystem::exists(beside))
-      FailUsage(Field(field), "there is no {}; give a file with calibration text", beside.string());
+    if (!Exists(beside)) FailUsage(Field(field), "there is no {}; give a file with calibration text", beside.string());
     spec.source = beside.string();
   }
   spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/part_json.h"
+#include "runtime/files.h"
 #include "runtime/json.h"
 
 namespace shiftrt {
@@ -24,7 +25,7 @@ Quality ToQuality(const Json& json) { return {OrNan(json.at(0)), OrNan(json.at(1
 }  // namespace
 
 SweepJournal::SweepJournal(std::filesystem::path file, std::string key) : file_(std::move(file)), key_(std::move(key)) {
-  if (file_.empty() || !std::filesystem::exists(file_)) return;
+  if (file_.empty() || !Exists(file_)) return;
   CheckedLines lines = ReadCheckedLines(file_);
   bad_ = std::move(lines.bad);
   for (const std::string& line : lines.texts) {

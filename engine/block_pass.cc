@@ -21,9 +21,9 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
       q_norm_(NormOf(&B::q_norm)),
       k_norm_(NormOf(&B::k_norm)),
       attention_{InputNormOf(&B::input_norm, &B::input_norm_bias), NormOf(&B::attention_update_norm),
-                 Projection(pass, stage, &B::o, &B::o_bias)},
+                 ProjectionPass(pass, stage, &B::o, &B::o_bias)},
       mlp_{InputNormOf(&B::post_norm, &B::post_norm_bias), NormOf(&B::mlp_update_norm),
-           Projection(pass, stage, &B::down, &B::down_bias)} {}
+           ProjectionPass(pass, stage, &B::down, &B::down_bias)} {}
 
 BlockPass::Norm BlockPass::InputNormOf(TensorView B::*weight, TensorView B::*bias) const {
   return config_.block.shared_norm ? NormOf(&B::shared_norm, &B::shared_norm_bias) : NormOf(weight, bias);

@@ -47,7 +47,7 @@ class BlockPass final : private Block {
   // A half; matrices are (tokens, hidden).
   struct Half {
     Norm norm, update_norm;
-    Projection last;                              // o or down
+    ProjectionPass last;                          // o or down
     DeviceMatrix<float> x = {};                   // the normed input, which the halves of a parallel block may share
     DeviceMatrix<float> update = {}, added = {};  // the update before its norm, and as it is added to the stream
   };
@@ -93,7 +93,7 @@ class BlockPass final : private Block {
   const ModelConfig& config_;
   const BlockStage& block_;
 
-  Projection q_, k_, v_, gate_, up_;
+  ProjectionPass q_, k_, v_, gate_, up_;
   Norm q_norm_, k_norm_;
   Half attention_, mlp_;
 

@@ -53,6 +53,12 @@ bool Has(std::span<const int32_t> tokens, int32_t token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
 
+// Throws Error for a token that does not exist.
+void CheckTokens(std::span<const int32_t> tokens, const ModelConfig& config) {
+  for (const int32_t token : tokens)
+    Check(token >= 0 && token < config.vocab, "token {} is outside the vocabulary of {}", token, config.vocab);
+}
+
 }  // namespace
 
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config) {
@@ -110,8 +116,10 @@ GenerationTotals GenerateMany(Decoder& decoder, std::span<const std::vector<int3
                               const ManyRequest& request,
                               const std::function<void(size_t, std::vector<int32_t>)>& on_reply) {
   Check(request.batch > 0, "a batch of {} sequences, expected one at least", request.batch);
-  for (const std::vector<int32_t>& prompt : prompts)
+  for (const std::vector<int32_t>& prompt : prompts) {
     CheckFits(std::ssize(prompt), request.max_tokens, decoder.config());
+    CheckTokens(prompt, decoder.config());
+  }
   const auto start = std::chrono::steady_clock::now();
   GenerationTotals counts;
   if (request.max_tokens == 0) {

@@ -49,8 +49,8 @@ DeviceMatrix<float> GradientOf(const TrainedStage& stage, TensorView BlockWeight
   return tensors.empty() ? DeviceMatrix<float>() : tensors[RowOf(member)].gradient;
 }
 
-Projection::Projection(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*w,
-                       TensorView BlockWeights::*bias)
+ProjectionPass::ProjectionPass(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*w,
+                               TensorView BlockWeights::*bias)
     : pass_(pass),
       w_(OperandOf(pass, stage, w)),
       bias_(OperandOf(pass, stage, bias)),
@@ -63,17 +63,19 @@ Projection::Projection(const StagePass& pass, const TrainedStage& stage, TensorV
   dropout_ = {Dropout::Mix(Dropout::Mix(Dropout::Mix(lora.seed, lora.step), stage.index), row), lora.dropout};
 }
 
-bool Projection::Trained() const { return ReadsInput() || !dbias_.empty(); }
-bool Projection::ReadsInput() const { return !dw_.empty() || !lora_.a.gradient.empty() || !lora_.b.gradient.empty(); }
+bool ProjectionPass::Trained() const { return ReadsInput() || !dbias_.empty(); }
+bool ProjectionPass::ReadsInput() const {
+  return !dw_.empty() || !lora_.a.gradient.empty() || !lora_.b.gradient.empty();
+}
 
-DeviceMatrix<const float> Projection::LoraInput(DeviceMatrix<const float> x, const LoraScratch& scratch) const {
+DeviceMatrix<const float> ProjectionPass::LoraInput(DeviceMatrix<const float> x, const LoraScratch& scratch) const {
   if (!Drops()) return x;
   const DeviceMatrix<float> dropped = Part(scratch.dropped, x.cols);
   pass_.ops.ApplyDropout(dropout_, x, dropped);
   return dropped;
 }
 
-void Projection::Forward(DeviceMatrix<const float> x, const LoraScratch& scratch, DeviceMatrix<float> y) const {
+void ProjectionPass::Forward(DeviceMatrix<const float> x, const LoraScratch& scratch, DeviceMatrix<float> y) const {
   Ops& ops = pass_.ops;
   if (lora_.empty()) return ops.MatMul(x, w_, bias_, false, y);
   const DeviceMatrix<float> inner = Part(scratch.inner, lora_.a.value.rows);
@@ -84,8 +86,8 @@ void Projection::Forward(DeviceMatrix<const float> x, const LoraScratch& scratch
   ops.MatMul(inner, Of(lora_.b), {}, true, y);
 }
 
-void Projection::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, const LoraScratch& scratch,
-                          bool accumulate, DeviceMatrix<float> dx) const {
+void ProjectionPass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, const LoraScratch& scratch,
+                              bool accumulate, DeviceMatrix<float> dx) const {
   Ops& ops = pass_.ops;
   const bool want_dx = !dx.empty();
   if (!dw_.empty()) ops.MatMulWeightGradient(dy, x, dw_);

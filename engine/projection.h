@@ -14,11 +14,11 @@ struct LoraScratch {
   static LoraScratch Of(Arena& arena, const StagePass& pass, const TrainedStage& stage, int64_t tokens);
 };
 
-class Projection {
+class ProjectionPass {
  public:
   // A projection of a block stage. `w` and `bias` are rows of BlockTensors(); a model may lack the bias.
-  Projection(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*w,
-             TensorView BlockWeights::*bias);
+  ProjectionPass(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*w,
+                 TensorView BlockWeights::*bias);
 
   bool Trained() const;     // true if anything has a gradient
   bool ReadsInput() const;  // true if a gradient is computed from x, not from dy alone

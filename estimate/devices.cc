@@ -137,17 +137,17 @@ void DevicePlanner::SetSeconds(DevicePlan& plan) const {
   JobOutline outline = outline_;
   if (plan.stages > 1) outline.again = 0;  // a model that is split is fitted from one pass
   if (plan.devices > 1) outline.pass = {};
-  for (const Step step : kSteps) {
+  for (const JobStep step : kSteps) {
     const StepFlops flops = FlopsOf(job_, outline, step);
-    const double again = step == Step::kCalibrate ? static_cast<double>(plan.passes) : 1;
+    const double again = step == JobStep::kCalibrate ? static_cast<double>(plan.passes) : 1;
     plan.seconds[static_cast<size_t>(step)] =
         (again * flops.model / hardware_.Products(dtype_) + flops.sums / hardware_.sums) / devices +
         flops.fits / hardware_.fits / fitting;
   }
   // One token after another reads all weights, on however many devices.
-  plan.seconds[static_cast<size_t>(Step::kDecode)] = static_cast<double>(job_.variants * job_.decoded) *
-                                                     static_cast<double>(plan_.BytesPerToken(*job_.weights)) /
-                                                     hardware_.bandwidth;
+  plan.seconds[static_cast<size_t>(JobStep::kDecode)] = static_cast<double>(job_.variants * job_.decoded) *
+                                                        static_cast<double>(plan_.BytesPerToken(*job_.weights)) /
+                                                        hardware_.bandwidth;
 }
 
 void DevicePlanner::Whole(DevicePlan& plan) const {

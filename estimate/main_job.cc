@@ -51,14 +51,14 @@ int64_t CheckedProduct(std::initializer_list<int64_t> factors) {
   return product;
 }
 
-const char* Name(Step step) {
+const char* Name(JobStep step) {
   switch (step) {
-    case Step::kSelect: return "select";
-    case Step::kCalibrate: return "calibrate";
-    case Step::kSolve: return "solve";
-    case Step::kReduce: return "factorize";
-    case Step::kEvaluate: return "evaluate";
-    case Step::kDecode: return "decode";
+    case JobStep::kSelect: return "select";
+    case JobStep::kCalibrate: return "calibrate";
+    case JobStep::kSolve: return "solve";
+    case JobStep::kReduce: return "factorize";
+    case JobStep::kEvaluate: return "evaluate";
+    case JobStep::kDecode: return "decode";
   }
   return "?";
 }
@@ -116,7 +116,7 @@ JobOutline OutlineOf(const MainJob& job) {
   return outline;
 }
 
-StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
+StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, JobStep step) {
   const Weights& weights = *job.weights;
   const ModelConfig& config = weights.config;
   const auto blocks = [&](const Sequences& text, int64_t count) {
@@ -130,12 +130,12 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
   const double variants = 1 + static_cast<double>(job.variants - 1) * (1 - removed);
   const auto sites = static_cast<double>(outline.sites);
   switch (step) {
-    case Step::kSelect:
+    case JobStep::kSelect:
       return {outline.selects ? blocks(outline.fit, config.layers) : 0,
               static_cast<double>(outline.pass.candidates) *
                   RidgeSumsFlops(config.hidden, config.hidden, outline.fit.tokens()),
               0};
-    case Step::kCalibrate: {
+    case JobStep::kCalibrate: {
       if (outline.collected == 0 || outline.loads) return {};
       const Sequences fit = outline.pass.candidates > 0 ? Sequences() : outline.fit;  // otherwise it is done
       const int64_t tokens = fit.tokens() + outline.heldout.tokens();
@@ -145,19 +145,19 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
                   static_cast<double>(config.layers),
               static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens), 0};
     }
-    case Step::kSolve: {
+    case JobStep::kSolve: {
       const Correction& correction = CorrectionOf(job.recipe);
       const bool solves = correction.needs_sums() && correction.has_lambda();
       return {0, 0, solves ? sites * SolveFlops(job.recipe.lambda, config.hidden, config.hidden) : 0};
     }
-    case Step::kReduce:
+    case JobStep::kReduce:
       return {0, 0, CorrectionOf(job.recipe).has_rank() ? sites * ReduceFlops(job.recipe.rank, config.hidden) : 0};
-    case Step::kEvaluate:
+    case JobStep::kEvaluate:
       return {variants * blocks(outline.windows, config.layers) -
                   static_cast<double>(job.variants - 1) * blocks(outline.windows, outline.shared) +
                   static_cast<double>(job.variants) * HeadFlops(config, outline.windows.count * (job.window - 1)),
               0, 0};
-    case Step::kDecode: {
+    case JobStep::kDecode: {
       const double tokens = static_cast<double>(job.decoded);
       return {variants * tokens * BlockFlopsPerToken(weights) +
                   static_cast<double>(job.variants) * tokens * HeadFlops(config, 1),

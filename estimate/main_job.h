@@ -28,10 +28,10 @@ struct MainJob {
   PassMachine machine;          // one device of the hardware, for the pass that selects layers
 };
 
-enum class Step { kSelect, kCalibrate, kSolve, kReduce, kEvaluate, kDecode };
-constexpr Step kSteps[] = {Step::kSelect, Step::kCalibrate, Step::kSolve,
-                           Step::kReduce, Step::kEvaluate,  Step::kDecode};
-const char* Name(Step step);
+enum class JobStep { kSelect, kCalibrate, kSolve, kReduce, kEvaluate, kDecode };
+constexpr JobStep kSteps[] = {JobStep::kSelect, JobStep::kCalibrate, JobStep::kSolve,
+                              JobStep::kReduce, JobStep::kEvaluate,  JobStep::kDecode};
+const char* Name(JobStep step);
 
 // FLOP of a step by the peak that bounds them. One pass over the calibration text counts in kCalibrate, however many
 // groups memory divides the sites into. Sums that the pass of the selection collects count in kSelect.
@@ -79,7 +79,7 @@ struct JobOutline {
 JobOutline OutlineOf(const MainJob& job);
 
 // FLOP of a step on all devices together.
-StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step);
+StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, JobStep step);
 
 // a * b * ... of counts; throws Error where 64 bits do not hold it.
 int64_t CheckedProduct(std::initializer_list<int64_t> factors);

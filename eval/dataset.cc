@@ -21,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint32_t kShotSeed = 1234;  // the reference's default
+constexpr uint64_t kMaxRowsBytes = uint64_t{512} << 20;  // the largest file of rows, decompressed
+constexpr uint32_t kShotSeed = 1234;                     // the reference's default
 
 struct Entry {
   Example example;
@@ -60,8 +61,8 @@ std::string SubjectOf(const fs::path& file) {
 // Where the answers are in a file of their own, one line per row (AI2's releases), they become the column `label`.
 void AddLabels(const fs::path& file, std::vector<Row>& rows, std::string& hashed) {
   const fs::path labels = file.parent_path() / (WithoutCompression(file).stem().string() + "-labels.lst");
-  if (rows.empty() || rows[0].Has("label") || rows[0].Has("answer") || !fs::exists(labels)) return;
-  const std::string text = ReadText(labels);
+  if (rows.empty() || rows[0].Has("label") || rows[0].Has("answer") || !Exists(labels)) return;
+  const std::string text = ReadText(labels, kMaxRowsBytes);
   hashed += text;
   size_t begin = 0;
   for (Row& row : rows) {
@@ -85,7 +86,7 @@ Entry MakeEntry(const Task& task, Row row, const fs::path& file) {
 std::vector<Entry> ReadEntries(const Task& task, const std::vector<fs::path>& files, std::string& hashed) {
   std::vector<Entry> entries;
   for (const fs::path& file : files) {
-    const std::string text = ReadText(file);
+    const std::string text = ReadText(file, kMaxRowsBytes);
     hashed += HashHex(text);
     std::vector<Row> rows = ParseRows(text, WithoutCompression(file), task.columns);
     AddLabels(file, rows, hashed);

@@ -8,6 +8,7 @@
 
 #include "hub/settings.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/text.h"
 
 namespace shiftrt {
@@ -111,7 +112,7 @@ Found Look(const Task& task, TaskRows rows, const std::vector<std::string>& data
       return found;
     }
     if (named != nullptr) continue;
-    if (!fs::is_directory(place))
+    if (!IsDirectory(place))
       FailUsage(Field("data"), "{} is neither a directory nor TASK=FILE with one of these tasks: {}", place,
                 TaskNames());
     found.places.emplace_back(place);

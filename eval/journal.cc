@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/journal.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
@@ -40,7 +41,9 @@ std::vector<std::filesystem::path> FilesOf(const std::filesystem::path& file) {
 
 Journal::Journal(const std::filesystem::path& file, int number) : file_(file) {
   if (file.empty()) return;
-  if (!file.parent_path().empty()) std::filesystem::create_directories(file.parent_path());
+  std::error_code error;
+  if (!file.parent_path().empty()) std::filesystem::create_directories(file.parent_path(), error);
+  Check(!error, "{}: cannot create the directory: {}", file.parent_path().string(), error.message());
   const std::filesystem::path own =
       number == 0 ? file.string() : fmt::format("{}{}{}", file.string(), kOfProcess, number);
   for (const std::filesystem::path& one : FilesOf(file)) Read(one);

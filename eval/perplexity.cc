@@ -4,17 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <utility>
 
 #include "engine/loss.h"
-#include "eval/harness/text.h"
 #include "runtime/check.h"
 #include "runtime/not_finite.h"
-#include "runtime/parquet.h"
 #include "runtime/shared_items.h"
-#include "runtime/text.h"
 
 namespace shiftrt {
 
@@ -23,35 +18,7 @@ namespace {
 // Tokens scored at once: enough rows to make the products efficient, few enough to bound the activations.
 constexpr int64_t kBatchTokens = 1024;
 
-// The column `text` of a Parquet file, its rows joined as those of .raw are.
-std::string JoinedRows(std::string_view bytes, const std::string& name) {
-  ParquetFile file(bytes, name);
-  std::string joined;
-  bool first = true;
-  for (int64_t group = 0; group < file.row_groups(); ++group)
-    for (const nlohmann::json& row : file.ReadRowGroup(group, {"text"})) {
-      Check(row.contains("text") && row["text"].is_string(), "{}: a row without a text in the column \"text\"", name);
-      if (!std::exchange(first, false)) joined += "\n\n";
-      joined += row["text"].get_ref<const std::string&>();
-    }
-  return joined;
-}
-
 }  // namespace
-
-std::string PerplexityText(std::string text, const std::filesystem::path& file) {
-  if (IsParquet(file)) return JoinedRows(text, file.string());
-  const std::string extension = WithoutCompression(file).extension().string();
-  if (extension != ".raw" && extension != ".tokens") return text;
-  std::string joined;
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view line = rest.substr(0, std::min(rest.find('\n'), rest.size() - 1) + 1);
-    if (rest.size() < text.size()) joined += "\n\n";
-    if (!Strip(line).empty()) joined += line;
-    rest.remove_prefix(line.size());
-  }
-  return joined;
-}
 
 int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config) {
   if (protocol == "gptq") return std::min<int64_t>(2048, config.max_positions);

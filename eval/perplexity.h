@@ -25,10 +25,6 @@ TextPerplexity WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tok
 // The same for every plan of `trunk`, with the same bits. The stages that all plans begin with run once.
 std::vector<TextPerplexity> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
                                                  Progress& progress);
-// The text of a file that gptq and seq128 tokenise. WikiText (.raw, .tokens): its lines with a blank one between, as
-// GPTQ joins the rows of the data set (one line per row, with its end; lines of white space only are empty). A .parquet
-// file: the rows of its column `text`, joined in the same way. Any other text is unchanged.
-std::string PerplexityText(std::string text, const std::filesystem::path& file);
 // Windows that are scored at once.
 int64_t WindowsPerBatch(int64_t window);
 // The protocol's window: gptq 2048, seq128 128, cut to the model's context.

@@ -177,14 +177,14 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   const fs::path json = model.directory / "tokenizer.json";
   // If a tokenizer.json has no byte-level alphabet, it was converted from a SentencePiece model, and only the file of
   // that model has the scores.
-  const bool converted = fs::exists(json) && ReadTokenizerJson(json).at("model").value("byte_fallback", false);
+  const bool converted = Exists(json) && ReadTokenizerJson(json).at("model").value("byte_fallback", false);
   Check(
-      !converted || fs::exists(model.directory / "tokenizer.model"),
+      !converted || Exists(model.directory / "tokenizer.model"),
       "{}: this tokenizer was made from a SentencePiece model, whose scores GGUF needs; put tokenizer.model beside it",
       json.string());
-  if (fs::exists(json) && !converted) {
+  if (Exists(json) && !converted) {
     ReadTokenizerFile(json, settings, tokens, file, notes);
-  } else if (fs::exists(model.directory / "vocab.json") && fs::exists(model.directory / "merges.txt")) {
+  } else if (Exists(model.directory / "vocab.json") && Exists(model.directory / "merges.txt")) {
     ReadVocabAndMerges(settings, tokens, file, notes);
   } else {
     ReadModelFile(settings, vocab, tokens, file, notes);

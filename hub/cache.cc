@@ -6,6 +6,7 @@
 
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -53,11 +54,10 @@ std::optional<Repository> ParseRepository(std::string_view text, RepositoryType 
 
 bool IsRelativePath(std::string_view path) {
   if (path.empty() || path.size() > 1024 || path.find('\0') != path.npos || path.find('\\') != path.npos) return false;
+  if (Printable(path, path.size()) != path) return false;  // a terminal would not show it as it is
   while (true) {
     const size_t slash = path.find('/');
     const std::string_view part = path.substr(0, slash);
-    const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
-    if (std::any_of(part.begin(), part.end(), control)) return false;
     if (part.empty() || part == "." || part == ".." || part.size() > 255) return false;
     if (slash == path.npos) return true;
     path.remove_prefix(slash + 1);
@@ -91,19 +91,19 @@ std::vector<fs::path> Snapshots(const Repository& repository, const fs::path& ca
 }
 
 std::string MissingOfModel(const fs::path& directory) {
-  if (!fs::exists(directory / "config.json")) return "config.json";
+  if (!Exists(directory / "config.json")) return "config.json";
   const auto any = [&](std::initializer_list<const char*> names) {
-    return std::any_of(names.begin(), names.end(), [&](const char* name) { return fs::exists(directory / name); });
+    return std::any_of(names.begin(), names.end(), [&](const char* name) { return Exists(directory / name); });
   };
   if (!any({"tokenizer.json", "vocab.json", "tokenizer.model"})) return "tokenizer.json";
-  if (fs::exists(directory / "model.safetensors")) return "";
+  if (Exists(directory / "model.safetensors")) return "";
   const fs::path index = directory / "model.safetensors.index.json";
-  if (!fs::exists(index)) return "model.safetensors";
+  if (!Exists(index)) return "model.safetensors";
   const nlohmann::json json = ParseJson(ReadFile(index, uint64_t{1} << 28), index.string());
   const auto map = json.find("weight_map");
   if (map == json.end() || !map->is_object()) return "";  // malformed: whoever loads it says so
   for (const auto& [tensor, shard] : map->items())
-    if (shard.is_string() && !fs::exists(directory / shard.get<std::string>())) return shard.get<std::string>();
+    if (shard.is_string() && !Exists(directory / shard.get<std::string>())) return shard.get<std::string>();
   return "";
 }
 

@@ -124,7 +124,7 @@ void HubClient::FailAnswer(const Repository& repository, const std::string& what
     case Trouble::kUnreachable:
       Fail(
           "{}: {} cannot be reached: {}. Is there a network? Behind a proxy, set https_proxy; for a mirror of the hub, "
-          "HF_ENDPOINT. What has been pulled is used without a network with --offline",
+          "HF_ENDPOINT. Other commands use what has been pulled without a network with --offline",
           what, host, exchange.reason());
     case Trouble::kTls:
       Fail(

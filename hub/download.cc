@@ -12,6 +12,7 @@
 
 #include "hub/partial_file.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/printable.h"
 #include "runtime/stopwatch.h"
 
@@ -88,7 +89,7 @@ class FileDownload {
   // True if this program may download the file now; false while another program has the lock.
   bool Open() {
     if (!lock_->Try()) return false;
-    if (fs::exists(blob)) return true;  // the other program brought it
+    if (Exists(blob)) return true;  // the other program brought it
     partial.emplace(blob, remote.size, piece_bytes_);
     pieces.resize(partial->pieces());
     began = Clock::now();

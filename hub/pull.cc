@@ -53,23 +53,33 @@ std::string Bytes(int64_t bytes) {
   return fmt::format("{:.3g} {}", value, unit);
 }
 
-// Why a blob in the cache is not the file that the hub lists; "" if it is, as far as was looked.
-std::string WhyDamaged(const RemoteFile& file, const fs::path& blob, bool verify) {
-  std::error_code error;
-  Check(fs::is_regular_file(blob, error), "{}: not a regular file, in the place of {}: remove it", blob.string(),
-        file.path);
-  const auto size = static_cast<int64_t>(fs::file_size(blob, error));
-  if (size != file.size) return fmt::format("the cache has {} bytes of it, the hub lists {}", size, file.size);
-  if (!verify) return "";
-  Digest digest(file.checksum, size);
+// The checksum of a blob in the cache, of the kind that the hub lists for it.
+std::string ChecksumOf(const std::string& listed, const fs::path& blob) {
   const MappedFile content(blob);
+  Digest digest(listed, std::ssize(content.bytes()));
   constexpr size_t kPiece = size_t{1} << 24;
   for (std::span<const std::byte> left = content.bytes(); !left.empty();
        left = left.subspan(std::min(left.size(), kPiece))) {
     CheckInterrupted();
     digest.Update(left.first(std::min(left.size(), kPiece)));
   }
-  return digest.Hex() == file.checksum ? "" : "its checksum in the cache is wrong";
+  return digest.Hex();
+}
+
+// Why a blob in the cache is not the file that the hub lists; "" if it is, as far as was looked.
+std::string WhyDamaged(const RemoteFile& file, const fs::path& blob, bool verify) {
+  std::error_code error;
+  Check(fs::is_regular_file(blob, error), "{}: not a regular file, in the place of {}: remove it", blob.string(),
+        file.path);
+  const auto size = static_cast<int64_t>(fs::file_size(blob, error));
+  if (size != file.size) {
+    Check(ChecksumOf(file.checksum, blob) != file.checksum,
+          "{}: the hub lists {} bytes, but the {} bytes in the cache have the checksum that it lists; the listing is "
+          "wrong, and nothing was changed",
+          file.path, file.size, size);
+    return fmt::format("the cache has {} bytes of it, the hub lists {}", size, file.size);
+  }
+  return !verify || ChecksumOf(file.checksum, blob) == file.checksum ? "" : "its checksum in the cache is wrong";
 }
 
 // The bytes of a file that are not on disk yet.
@@ -189,7 +199,7 @@ PullPlan PlanPull(HubClient& hub, const PullRequest& request) {
   for (const RemoteFile& file : plan.files) {
     plan.bytes += file.size;
     const fs::path blob = folder / "blobs" / file.checksum;
-    const std::string why = fs::exists(blob) ? WhyDamaged(file, blob, request.verify) : "";
+    const std::string why = Exists(blob) ? WhyDamaged(file, blob, request.verify) : "";
     if (!why.empty()) {
       plan.damaged.push_back(fmt::format("{}: {}", file.path, why));
       plan.damaged_blobs.push_back(blob);

@@ -86,7 +86,7 @@ HubSettings HubSettings::FromEnvironment() {
     const size_t end = given.find_last_not_of(" \t\r\n");
     Check(end == given.npos || given.find(settings.token) + settings.token.size() == end + 1,
           "HF_TOKEN has a line break or a blank in it, expected a token such as hf_...");
-    if (settings.token.empty() && fs::exists(settings.token_file))
+    if (settings.token.empty() && Exists(settings.token_file))
       settings.token = FirstLine(ReadFile(settings.token_file, 1 << 16));
   }
   settings.cache = HuggingFaceCache();

@@ -10,6 +10,7 @@
 #include "models/plan_checkpoint.h"
 #include "models/provenance.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/gguf.h"
 
 namespace shiftrt {
@@ -55,7 +56,7 @@ std::string MissingOfSaved(const fs::path& directory) {
       for (const char* file : {kLoraConfig, kLoraTensors}) files.push_back(fmt::format("{}/{}", kLoraDirectory, file));
   }
   for (const std::string& file : files)
-    if (!fs::exists(directory / file)) return file;
+    if (!Exists(directory / file)) return file;
   return "";
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "models/config_keys.h"
 #include "models/config_reader.h"
@@ -310,13 +311,13 @@ Json TextConfig(const Json& json, const std::string& name) {
 ModelConfig LoadConfig(const std::filesystem::path& file) {
   ModelConfig config = ParseConfig(ReadFile(file, kMaxConfigBytes), file.string());
   const auto path = file.parent_path() / "generation_config.json";
-  if (!std::filesystem::exists(path)) return config;
+  if (!Exists(path)) return config;
   const std::string path_name = path.string();
   const Json generation = ParseJson(ReadFile(path, kMaxConfigBytes), path_name);
   Check(generation.is_object(), "{}: not a JSON object", path.string());
+  std::set<int32_t> known(config.eos_tokens.begin(), config.eos_tokens.end());
   for (const int32_t token : TokenList(ConfigReader(generation, path_name), "eos_token_id"))
-    if (std::find(config.eos_tokens.begin(), config.eos_tokens.end(), token) == config.eos_tokens.end())
-      config.eos_tokens.push_back(token);
+    if (known.insert(token).second) config.eos_tokens.push_back(token);
   return config;
 }
 

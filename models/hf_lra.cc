@@ -11,6 +11,7 @@
 #include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
+#include "runtime/files.h"
 #include "runtime/json.h"
 #include "runtime/safetensors.h"
 
@@ -63,7 +64,7 @@ std::map<std::string, TensorView> ReadAdapterTensors(const fs::path& directory,
                                                      std::vector<std::unique_ptr<SafetensorsFile>>& files) {
   const fs::path index = directory / "model.safetensors.index.json";
   std::vector<std::string> names;
-  if (fs::exists(directory / "model.safetensors")) {
+  if (Exists(directory / "model.safetensors")) {
     names.emplace_back("model.safetensors");
   } else {
     const Json json = ParseJson(ReadFile(index), index.string());
@@ -277,7 +278,7 @@ Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& 
 
 bool IsHfLra(const fs::path& directory) {
   const fs::path file = directory / "config.json";
-  if (!fs::exists(file)) return false;
+  if (!Exists(file)) return false;
   return IsMarkedHfLra(ParseJson(ReadFile(file, kMaxConfigBytes), file.string()));
 }
 

@@ -10,6 +10,7 @@
 #include "models/adapted.h"
 #include "models/hf_lra.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/gguf.h"
 
 namespace shiftrt {
@@ -25,22 +26,22 @@ std::string Environment(const char* name) {
 }
 
 bool HoldsModel(const fs::path& directory) {
-  return fs::exists(directory / "config.json") || fs::exists(directory / kAdaptedFile);
+  return Exists(directory / "config.json") || Exists(directory / kAdaptedFile);
 }
 
 // True if all files of a snapshot are there; a pull may have been interrupted.
 bool IsWhole(const fs::path& snapshot) {
-  return (fs::exists(snapshot / kAdaptedFile) ? MissingOfSaved(snapshot) : MissingOfModel(snapshot)).empty();
+  return (Exists(snapshot / kAdaptedFile) ? MissingOfSaved(snapshot) : MissingOfModel(snapshot)).empty();
 }
 
-// The first of `places` that holds a model; throws Error listing them otherwise.
-fs::path FirstOf(const std::string& name, const std::vector<fs::path>& places) {
+// The first of `places` that holds a model; otherwise throws Error listing them, with the advice.
+fs::path FirstOf(const std::string& name, const std::vector<fs::path>& places, const std::string& advice = "") {
   std::string looked;
   for (const fs::path& place : places) {
     if (HoldsModel(place)) return place;
     looked += "\n  " + place.string();
   }
-  Fail("model {} was not found; looked at:{}", name, looked);
+  Fail("model {} was not found; looked at:{}{}", name, looked, advice);
 }
 
 std::vector<fs::path> DemoPlaces() {
@@ -48,6 +49,10 @@ std::vector<fs::path> DemoPlaces() {
   if (const auto demo = Environment("SHIFTRT_DEMO"); !demo.empty()) places.emplace_back(demo);
   places.emplace_back(fs::path(SHIFTRT_SOURCE_DIR) / "models/demo");
   places.emplace_back(fs::path(SHIFTRT_DATA_DIR) / "demo");
+  // An installation may have been moved, or installed with another prefix than it was configured for.
+  std::error_code none;
+  if (const fs::path program = fs::read_symlink("/proc/self/exe", none); !program.empty())
+    places.push_back(program.parent_path().parent_path() / "share/shiftrt/demo");
   return places;
 }
 
@@ -77,9 +82,11 @@ std::vector<fs::path> RepositoryPlaces(const std::string& name, const Repository
 
 fs::path ResolveModel(const std::string& name) {
   if (IsGguf(name)) return name;
-  if (fs::is_directory(name)) return FirstOf(name, {name});
+  if (IsDirectory(name)) return FirstOf(name, {name});
   if (name == "demo") return FirstOf(name, DemoPlaces());
-  if (const auto repository = RepositoryOfModel(name)) return FirstOf(name, RepositoryPlaces(name, *repository));
+  if (const auto repository = RepositoryOfModel(name))
+    return FirstOf(name, RepositoryPlaces(name, *repository),
+                   fmt::format("\n`shiftrt pull {}` downloads it. For --dry-run, --config FILE is enough", name));
   // A name that has the form of a path was meant as one: say only that.
   if (name.find('/') != name.npos) Fail("model {}: no such directory", name);
   const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
@@ -94,7 +101,7 @@ fs::path ResolveModel(const std::string& name) {
 
 bool IsToBePulled(const std::string& name) {
   const auto repository = RepositoryOfModel(name);
-  if (!repository || fs::exists(name)) return false;
+  if (!repository || Exists(name)) return false;
   const std::vector<fs::path> places = RepositoryPlaces(name, *repository);
   return std::none_of(places.begin(), places.end(),
                       [](const fs::path& place) { return HoldsModel(place) && IsWhole(place); });
@@ -104,7 +111,7 @@ Model OpenModel(const std::string& name, const LoadOptions& options) {
   const fs::path directory = ResolveModel(name);
   Model model;
   model.name = name;
-  if (fs::exists(directory / kAdaptedFile)) {
+  if (Exists(directory / kAdaptedFile)) {
     model = OpenAdapted(directory, options);
     model.name = name;
   } else if (IsHfLra(directory)) {
@@ -130,9 +137,9 @@ const Tokenizer& Model::RequireTokenizer() const {
 }
 
 fs::path TokenizerDirectory(const std::string& name) {
-  if (fs::is_directory(name) && !HoldsModel(name)) return name;
+  if (IsDirectory(name) && !HoldsModel(name)) return name;
   const fs::path directory = ResolveModel(name);
-  return fs::exists(directory / kAdaptedFile) ? AdaptedBase(directory) : directory;
+  return Exists(directory / kAdaptedFile) ? AdaptedBase(directory) : directory;
 }
 
 std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name) { return LoadTokenizer(TokenizerDirectory(name)); }

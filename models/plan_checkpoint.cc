@@ -6,6 +6,7 @@
 #include "models/block_tensors.h"
 #include "models/gguf.h"
 #include "models/saved_config.h"
+#include "runtime/files.h"
 #include "runtime/safetensors.h"
 #include "tokenizers/gguf.h"
 
@@ -175,7 +176,7 @@ void CopyCompanions(const Model& model, AtomicDirectory& directory) {
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
         "merges.txt", "tokenizer.model", "generation_config.json", "chat_template.jinja", "chat_template.json",
         "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt", "USE_POLICY.md"})
-    if (std::filesystem::exists(model.directory / file)) directory.Create(file).Write(ReadFile(model.directory / file));
+    if (Exists(model.directory / file)) directory.Create(file).Write(ReadFile(model.directory / file));
 }
 
 }  // namespace shiftrt

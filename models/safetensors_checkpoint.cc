@@ -19,11 +19,6 @@ using Json = nlohmann::json;
 // True for tensors that old exporters wrote and that are computed from the configuration instead.
 bool Ignorable(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
 
-bool Exists(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
 // Reads every file of a checkpoint and records which file holds which tensor.
 class SafetensorsCheckpoint final : public Checkpoint {
  public:

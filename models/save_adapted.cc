@@ -11,6 +11,7 @@
 #include "models/provenance.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/safetensors.h"
 
 namespace shiftrt {
@@ -112,7 +113,8 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
                  const fs::path& directory, const Lora* lora) {
   const Weights& weights = *model.weights;
   AtomicDirectory out(directory);
-  Check(!fs::exists(directory / "config.json") || !fs::equivalent(directory, model.directory),
+  std::error_code none;
+  Check(!Exists(directory / "config.json") || !fs::equivalent(directory, model.directory, none),
         "{}: this is the model itself; save somewhere else", directory.string());
   Check(!with_weights || plan.blocks() > 0, "{}: a model without blocks cannot be saved with its weights",
         directory.string());
@@ -136,6 +138,12 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
   if (!saved.own.empty()) WriteSafetensors(out.Create(kOwnTensors), saved.own, {{"format", "shiftrt"}});
   if (lora != nullptr)
     WriteLora(*lora, weights.config, plan, plan == DepthPlan::Original(weights.config.layers) ? base : "", out);
+  // Files of an earlier save would be taken for parts of this one.
+  if (Exists(directory / kAdaptedFile))
+    for (const std::string& name :
+         {std::string("config.json"), std::string("model.safetensors"), std::string(kOwnTensors),
+          std::string(kLoraDirectory) + "/" + kLoraTensors, std::string(kLoraDirectory) + "/" + kLoraConfig})
+      out.Remove(name);
   // This file is written last, so that a directory that has it is complete. A directory with its own weights names
   // itself as the base.
   Json json = {{"version", saved.version},

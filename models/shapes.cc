@@ -9,6 +9,7 @@
 #include "models/gguf.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/host_memory.h"
 
 namespace shiftrt {
@@ -94,7 +95,7 @@ ModelShapes ShapesOfConfig(const fs::path& config, WeightType dtype) {
 
 ModelShapes ShapesOfModel(const fs::path& model, WeightType dtype) {
   const bool gguf = IsGguf(model);
-  if (!gguf && !fs::exists(model / "model.safetensors") && !fs::exists(model / "model.safetensors.index.json"))
+  if (!gguf && !Exists(model / "model.safetensors") && !Exists(model / "model.safetensors.index.json"))
     return ShapesOfConfig(model / "config.json", dtype);
   const ModelConfig config = gguf ? LoadGgufConfig(model) : LoadConfig(model / "config.json");
   const auto checkpoint = gguf ? OpenGguf(model, config) : OpenSafetensors(model, config);

@@ -88,10 +88,6 @@ std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
   return text;
 }
 
-namespace {
-
-// True if `path` is a device or a pipe, which cannot be replaced by a rename, or a link such as /dev/stdout, which may
-// lead to a file.
 bool IsStream(const std::filesystem::path& path) {
   std::error_code none;
   const bool link = std::filesystem::is_symlink(path, none);
@@ -99,7 +95,15 @@ bool IsStream(const std::filesystem::path& path) {
   return std::filesystem::is_other(path, none);
 }
 
-}  // namespace
+bool Exists(const std::filesystem::path& path) noexcept {
+  std::error_code none;
+  return std::filesystem::exists(path, none);
+}
+
+bool IsDirectory(const std::filesystem::path& path) noexcept {
+  std::error_code none;
+  return std::filesystem::is_directory(path, none);
+}
 
 void FlushDirectory(const std::filesystem::path& path) {
   const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -116,6 +120,10 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
     ::fcntl(fd_.get(), F_SETFL, ::fcntl(fd_.get(), F_GETFL) & ~O_NONBLOCK);
     return;
   }
+  // A file that is replaced keeps its permissions, and one that may not be written is not replaced.
+  struct stat before;
+  const bool exists = ::stat(path_.c_str(), &before) == 0;
+  if (exists && ::access(path_.c_str(), W_OK) != 0) FailSystem("write it", path_);
   RemoveAbandoned(path_);
   do {
     temporary_ = TemporaryName(path_);
@@ -123,6 +131,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
     if (!fd_.is_open()) FailSystem("create a temporary file in its directory", path_);
   } while (!LockTemporary(fd_.get()));
   HoldTemporary(temporary_);
+  if (exists) ::fchmod(fd_.get(), before.st_mode & 0777);
 }
 
 AtomicFile::~AtomicFile() {
@@ -187,6 +196,7 @@ AtomicDirectory::AtomicDirectory(const std::filesystem::path& path) : path_(path
 AtomicFile& AtomicDirectory::Create(const std::string& name) {
   const std::filesystem::path path = path_ / name;
   changed_.insert(path.parent_path());
+  created_.insert(path);
   // Another program that made the directory and gave up removes it again as long as it is empty.
   for (int tries = 1;; ++tries) {
     Make(path.parent_path());
@@ -197,6 +207,8 @@ AtomicFile& AtomicDirectory::Create(const std::string& name) {
     }
   }
 }
+
+void AtomicDirectory::Remove(const std::string& name) { removed_.insert(path_ / name); }
 
 void AtomicDirectory::Make(const std::filesystem::path& directory) {
   std::error_code error;
@@ -221,6 +233,11 @@ void AtomicDirectory::Commit() {
   if (!IsOwnTemporary(path_)) lock.emplace(path_);  // a temporary directory has this process's lock already
   made_.clear();
   for (AtomicFile& file : files_) file.Rename();
+  for (const std::filesystem::path& file : removed_) {
+    std::error_code ignored;
+    if (created_.contains(file) || !std::filesystem::remove(file, ignored)) continue;
+    if (file.parent_path() != path_) std::filesystem::remove(file.parent_path(), ignored);
+  }
   for (const std::filesystem::path& changed : changed_) FlushDirectory(changed);
 }
 
@@ -232,6 +249,7 @@ void CheckInterrupted() {
 
 InterruptsHeld::InterruptsHeld() { ++interrupts_held; }
 InterruptsHeld::~InterruptsHeld() { --interrupts_held; }
+bool InterruptsHeld::Any() noexcept { return interrupts_held > 0; }
 
 std::string HashHex(std::span<const std::byte> bytes) {
   return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));

@@ -59,6 +59,14 @@ class AtomicFile {
   Descriptor fd_;
 };
 
+// Returns whether `path` is a device or a pipe, which cannot be replaced by a rename, or a link such as /dev/stdout,
+// which may lead to a file.
+bool IsStream(const std::filesystem::path& path);
+// Return whether there is a file or directory of this name, and whether it is a directory. They return false for what
+// cannot be looked at: a search goes on behind a directory that may not be read, and a name that is too long is none.
+bool Exists(const std::filesystem::path& path) noexcept;
+bool IsDirectory(const std::filesystem::path& path) noexcept;
+
 // Flushes the names of its files to disk, as far as the file system lets it.
 void FlushDirectory(const std::filesystem::path& path);
 
@@ -87,6 +95,9 @@ class AtomicDirectory {
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
 
   AtomicFile& Create(const std::string& name);
+  // Commit() removes the file too, behind the renames, unless it is one of those that were created. A directory that
+  // this leaves empty is removed with it.
+  void Remove(const std::string& name);
   void Commit();
 
  private:
@@ -96,6 +107,7 @@ class AtomicDirectory {
   std::vector<std::filesystem::path> made_;  // directories, the deepest first
   std::set<std::filesystem::path> changed_;  // directories with new names
   std::deque<AtomicFile> files_;
+  std::set<std::filesystem::path> created_, removed_;
 };
 
 // Throws Interrupted (include/shiftrt/error.h) once RequestInterrupt() was called. Long loops call it regularly.

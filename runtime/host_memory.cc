@@ -11,6 +11,7 @@
 #include <limits>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "runtime/descriptor.h"
 #include "runtime/tensor.h"
@@ -37,6 +38,15 @@ int64_t Alone(const std::filesystem::path& path, int64_t otherwise) {
   return std::ifstream(path) >> value ? value : otherwise;
 }
 
+// The path of this process's control group below the root of all groups (version 2); "" if it is the root or unknown.
+std::filesystem::path ControlGroup(const std::filesystem::path& root) {
+  constexpr std::string_view kVersion2 = "0::/";
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(kVersion2)) return line.substr(kVersion2.size());
+  return {};
+}
+
 int64_t LeftOfControlGroup(const std::filesystem::path& group) {
   const int64_t limit = Alone(group / "memory.max", kUnlimited);
   if (limit == kUnlimited) return kUnlimited;
@@ -49,7 +59,13 @@ int64_t LeftOfControlGroup(const std::filesystem::path& group) {
 
 int64_t AvailableMemory(const std::filesystem::path& root) {
   const int64_t kib = Named(root / "proc/meminfo", "MemAvailable:", kUnlimited / 1024);
-  return std::min(kib * 1024, LeftOfControlGroup(root / "sys/fs/cgroup"));
+  const std::filesystem::path groups = root / "sys/fs/cgroup";
+  int64_t left = std::min(kib * 1024, LeftOfControlGroup(groups));
+  // The group of this process and those that contain it, each of which may have a limit. In a container with groups of
+  // its own it is the root.
+  for (std::filesystem::path group = ControlGroup(root); !group.empty(); group = group.parent_path())
+    left = std::min(left, LeftOfControlGroup(groups / group));
+  return left;
 }
 
 void* AllocateAligned(size_t bytes) {

@@ -12,6 +12,8 @@ class InterruptsHeld {
   ~InterruptsHeld();
   InterruptsHeld(const InterruptsHeld&) = delete;
   InterruptsHeld& operator=(const InterruptsHeld&) = delete;
+
+  static bool Any() noexcept;  // true while one lives
 };
 
 }  // namespace shiftrt

@@ -6,6 +6,7 @@
 // results do not depend on the number of processes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -116,11 +117,12 @@ inline void CheckSame(const Context& context, std::string_view what, const std::
 }
 
 // Count the work that --json lists for each process: a batch of so many tokens that ran through a model, and a place
-// whose correction was solved.
+// whose correction was solved. Threads of one process may count at the same time.
+inline void Count(int64_t& what, int64_t more) { std::atomic_ref(what).fetch_add(more, std::memory_order_relaxed); }
 inline void CountBatch(const Context& context, int64_t tokens) {
-  ++context.processes->work.batches;
-  context.processes->work.tokens += tokens;
+  Count(context.processes->work.batches, 1);
+  Count(context.processes->work.tokens, tokens);
 }
-inline void CountFit(const Context& context) { ++context.processes->work.fits; }
+inline void CountFit(const Context& context) { Count(context.processes->work.fits, 1); }
 
 }  // namespace shiftrt

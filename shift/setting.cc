@@ -25,7 +25,7 @@ const std::vector<SettingRow>& Settings() {
       {kRank, "rank", "a rank", kNoRank, nullptr, [](Recipe& r) { r.rank = RankSpec::Full(); }},
       {kFullRank, "rank", "a full rank", kNoRank,
        [](const Recipe& r) { return CorrectionOf(r).has_rank() && r.rank.kind == RankSpec::Kind::kFull; }},
-      {kBudget, "rank", "a budget of parameters", "a budget is spread over adapters that are fitted together",
+      {kBudget, "rank", "a budget of parameters", "a budget is spread over low-rank adapters that are fitted together",
        [](const Recipe& r) { return r.rank.kind == RankSpec::Kind::kBudget; }},
       {kFactorization, "factorization", "a factorization", "it has no adapters whose factorization can be chosen",
        nullptr, [](Recipe& r) { r.factorization = defaults.factorization; }},

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <numeric>
 
 #include "hub/cache.h"
 #include "hub/settings.h"
@@ -22,6 +23,12 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kBlank = " \t\r\n";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+std::string_view WithoutMark(std::string_view text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  return text;
+}
 
 constexpr KnownText kTexts[] = {
     {"c4",
@@ -31,11 +38,13 @@ constexpr KnownText kTexts[] = {
     {"wikitext2",
      {"wiki.train.raw", "wiki.valid.raw"},
      "Salesforce/wikitext",
-     "wikitext-2-raw-v1/train-00000-of-00001.parquet"},
+     "wikitext-2-raw-v1/train-00000-of-00001.parquet",
+     true},
     {"wikitext2-test",
      {"wiki.test.raw", "wikitext2-test.raw"},
      "Salesforce/wikitext",
-     "wikitext-2-raw-v1/test-00000-of-00001.parquet"},
+     "wikitext-2-raw-v1/test-00000-of-00001.parquet",
+     true},
     {"alpaca", {"alpaca_data_cleaned.json", "alpaca_data.json"}, "yahma/alpaca-cleaned", "alpaca_data_cleaned.json"},
 };
 
@@ -73,7 +82,7 @@ Documents::Document AlpacaDocument(const Json& row, const std::string& where) {
                 "context. Write a response that appropriately completes the request.\n\n### "
                 "Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
                 instruction, input);
-  return {prompt + output, prompt.size()};
+  return {prompt + output, prompt.size(), instruction + (input.empty() ? "" : "\n\n" + input)};
 }
 
 Documents::Document DocumentOf(const Json& row, const std::string& where) {
@@ -82,6 +91,19 @@ Documents::Document DocumentOf(const Json& row, const std::string& where) {
   Check(row.contains("text") && row["text"].is_string(),
         "{}: expected an object with a string \"text\", or \"instruction\" and \"output\"", where);
   return {row["text"].get<std::string>()};
+}
+
+// True for a file of the hub whose rows are the lines of one text.
+bool RowsAreLines(const fs::path& file) {
+  return std::ranges::any_of(kTexts, [&](const KnownText& known) {
+    return known.rows_are_lines && file.generic_string().ends_with("/" + std::string(known.hub_file));
+  });
+}
+
+// The document behind those before it in a running text.
+void Append(const std::string& document, bool first, std::string& text) {
+  if (!first) text += "\n\n";
+  text += document;
 }
 
 }  // namespace
@@ -95,14 +117,14 @@ const KnownText* FindKnownText(std::string_view name) {
 }
 
 fs::path LookForText(const std::string& name) {
-  if (fs::exists(name)) return name;
+  if (Exists(name)) return name;
   const std::string listed = DataDirectories();
   const std::vector<std::string> names = FileNames(name);
   for (size_t begin = 0; begin < listed.size();) {
     const size_t end = std::min(listed.find(':', begin), listed.size());
     for (const std::string& file : names) {
       fs::path path = fs::path(listed.substr(begin, end - begin)) / file;
-      if (fs::is_regular_file(path)) return path;
+      if (std::error_code none; fs::is_regular_file(path, none)) return path;
     }
     begin = end + 1;
   }
@@ -110,7 +132,7 @@ fs::path LookForText(const std::string& name) {
   if (known == nullptr) return "";
   for (const fs::path& snapshot :
        Snapshots(*ParseRepository(known->repository, RepositoryType::kDataset), HuggingFaceCache()))
-    if (fs::exists(snapshot / known->hub_file)) return snapshot / known->hub_file;
+    if (Exists(snapshot / known->hub_file)) return snapshot / known->hub_file;
   return "";
 }
 
@@ -155,6 +177,7 @@ class Documents::LineFinder {
  private:
   // Refuses what begins no document, so that a damaged file is found whichever documents are read.
   void Begin(std::string_view part) {
+    if (line_.number == 1 && line_.size == 0) part = WithoutMark(part);
     const size_t first = part.find_first_not_of(kBlank);
     if (first == part.npos) return;
     Check(part[first] == '{', "{}:{}: expected an object with a string \"text\", or a row of Alpaca", name_,
@@ -187,9 +210,10 @@ void Documents::Unpack(bool plain, bool lines, bool maybe_lines) {
     size += piece.size();
     Check(size <= kMaxTextBytes, "{}: more than {} bytes once decompressed", name_, kMaxTextBytes);
     if (maybe_lines) {
-      const size_t first = piece.find_first_not_of(kBlank);
-      lines = first != piece.npos && piece[first] == '{';
-      maybe_lines = first == piece.npos;
+      const std::string_view begin = size == piece.size() ? WithoutMark(piece) : piece;
+      const size_t first = begin.find_first_not_of(kBlank);
+      lines = first != begin.npos && begin[first] == '{';
+      maybe_lines = first == begin.npos;
     }
     if (!lines) {
       text += piece;
@@ -255,9 +279,10 @@ Documents Documents::Read(const fs::path& file) {
     if (!content.empty() && (content.back() & 0x80) != 0) content.remove_suffix(1);
   }
   documents.hash_ = HashHex(content);
-  const size_t first = content.find_first_not_of(kBlank);
-  Check(first != content.npos, "{}: the text is empty", documents.name_);
-  documents.json_lines_ = documents.json_lines_ || (extension == ".json" && content[first] == '{');
+  const std::string_view text = WithoutMark(content);
+  const size_t first = text.find_first_not_of(kBlank);
+  Check(first != text.npos, "{}: the text is empty", documents.name_);
+  documents.json_lines_ = documents.json_lines_ || (extension == ".json" && text[first] == '{');
   if (plain) {
     documents.lines_ = {{0, content.size(), 1}};
     return documents;
@@ -274,6 +299,14 @@ Documents Documents::Read(const fs::path& file) {
       for (Json& row : rows.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
         documents.rows_.push_back(std::move(row));
     Check(!documents.rows_.empty(), "{}: no rows", documents.name_);
+    if (RowsAreLines(file)) {
+      std::string text = documents.Joined();
+      documents.rows_.clear();
+      documents.file_ = MappedFile();
+      documents.lines_ = {{0, text.size(), 1}};
+      documents.decompressed_ = std::move(text);
+      return documents;
+    }
   } else {
     Check(content.size() <= kMaxArrayBytes, "{}: a JSON array of more than {} MiB; write a document a line (.jsonl)",
           documents.name_, kMaxArrayBytes >> 20);
@@ -290,13 +323,37 @@ Documents Documents::Read(const fs::path& file) {
 Documents::Document Documents::Parse(int64_t index, std::string_view line) const {
   if (!json_lines_) return {std::string(line)};
   const std::string where = fmt::format("{}:{}", name_, lines_.at(index).number);
-  return DocumentOf(ParseJson(line, where), where);
+  return DocumentOf(ParseJson(WithoutMark(line), where), where);
 }
 
 Documents::Document Documents::At(int64_t index) const {
   if (!rows_.empty()) return DocumentOf(rows_.at(index), fmt::format("{}: row {}", name_, index));
   const Line& line = lines_.at(index);
   return in_pieces_ ? Parse(index, LinesOf({index}).at(index)) : Parse(index, content().substr(line.begin, line.size));
+}
+
+std::string Documents::Joined() const {
+  std::vector<int64_t> order(size());
+  std::iota(order.begin(), order.end(), 0);
+  InOrder reader(*this, std::move(order));
+  std::string text;
+  for (int64_t i = 0; i < size(); ++i) Append(reader.Next().text, i == 0, text);
+  return text;
+}
+
+std::string RunningText(const fs::path& file) {
+  const fs::path extension = WithoutCompression(file).extension();
+  if (IsParquet(file) || extension == ".json" || extension == ".jsonl") return Documents::Read(file).Joined();
+  std::string text = ReadText(file);
+  if (extension != ".raw" && extension != ".tokens") return text;
+  std::string joined;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = rest.substr(0, std::min(rest.find('\n'), rest.size() - 1) + 1);
+    const bool blank = line.find_first_not_of(kBlank) == line.npos;
+    Append(blank ? "" : std::string(line), rest.size() == text.size(), joined);
+    rest.remove_prefix(line.size());
+  }
+  return joined;
 }
 
 Documents::Document Documents::InOrder::Next() {

@@ -23,6 +23,7 @@ struct KnownText {
   std::array<std::string_view, 2> files;  // in the directories of SHIFTRT_DATA
   std::string_view repository;            // a data set of the hub
   std::string_view hub_file;              // in it
+  bool rows_are_lines = false;            // the rows of hub_file are the lines of one text
 };
 std::span<const KnownText> KnownTexts();
 // nullptr for any other name.
@@ -58,6 +59,8 @@ class Documents {
   struct Document {
     std::string text;
     size_t prompt = 0;  // bytes at its beginning that ask for the rest: of a row of Alpaca, all up to its output
+    // The same of a row of Alpaca without the template: its instruction, and its input behind a blank line.
+    std::string message = {};
   };
 
   // Throws Error naming the file: unreadable, empty, or a .json that is neither; with the line for one that is longer
@@ -68,6 +71,8 @@ class Documents {
   // Both throw Error naming file and line for a malformed document.
   Document At(int64_t index) const;
   std::string Text(int64_t index) const { return At(index).text; }
+  // All of them in their order, with a blank line between two.
+  std::string Joined() const;
   // Reads documents in an order that is known before. This is the way to read many: a compressed file is decompressed
   // once for each 16 to 256 MiB of them.
   class InOrder {
@@ -113,5 +118,11 @@ class Documents {
   std::vector<Line> lines_;  // lines of the text, which for plain text is one line
   std::vector<nlohmann::json> rows_;
 };
+
+// A file as one text, whose perplexity can be measured: the documents of a .jsonl, .json or .parquet file with a blank
+// line between two; WikiText (.raw, .tokens) with a blank line between two of its lines, as GPTQ joins the rows of the
+// data set (one line per row, with its end; lines of white space only are empty); any other file as it is. Throws Error
+// naming the file, as Documents::Read does.
+std::string RunningText(const std::filesystem::path& file);
 
 }  // namespace shiftrt

@@ -90,7 +90,7 @@ std::optional<ChatTemplateText> FindChatTemplate(const fs::path& model) {
     return text.empty() ? std::nullopt : std::optional(ChatTemplateText{std::move(text), model});
   }
   const fs::path own = model / "chat_template.jinja";
-  if (fs::exists(own)) return ChatTemplateText{ReadFile(own, JinjaTemplate::kMaxBytes), own};
+  if (Exists(own)) return ChatTemplateText{ReadFile(own, JinjaTemplate::kMaxBytes), own};
   for (const char* name : {kConfig, "chat_template.json"}) {
     const fs::path file = model / name;
     if (auto text = TemplateIn(ReadTokenizerJsonIfPresent(file), file.string()))

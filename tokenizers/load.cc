@@ -2,7 +2,11 @@
 #include "tokenizers/load.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_set>
+#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
@@ -52,9 +56,9 @@ std::vector<AddedToken> ReadNamedTokens(const std::filesystem::path& directory, 
 std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, const json& config,
                                         const std::vector<AddedToken>& named) {
   std::vector<AddedToken> added;
-  const auto is_named = [&](const AddedToken& token) {
-    return std::any_of(named.begin(), named.end(), [&](const auto& other) { return other.content == token.content; });
-  };
+  std::unordered_set<std::string> names;
+  for (const AddedToken& token : named) names.insert(token.content);
+  const auto is_named = [&](const AddedToken& token) { return names.contains(token.content); };
   if (config.contains("added_tokens_decoder")) {
     const std::string where = (directory / "tokenizer_config.json").string();
     for (const auto& [key, token] : config["added_tokens_decoder"].items()) {
@@ -64,6 +68,8 @@ std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, 
       added.back().special |= is_named(added.back());
     }
   }
+  std::set<std::pair<int64_t, std::string>> known;
+  for (const AddedToken& token : added) known.emplace(token.id, token.content);
   const auto path = directory / "added_tokens.json";
   const json more = ReadTokenizerJsonIfPresent(path);
   for (const auto& [content, id] : more.items()) {
@@ -71,10 +77,7 @@ std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, 
     token.special = is_named(token);
     token.normalized = !token.special;
     token.has_flags = false;
-    const auto known = std::find_if(added.begin(), added.end(), [&](const auto& other) {
-      return other.content == token.content && other.id == token.id;
-    });
-    if (known == added.end()) added.push_back(std::move(token));
+    if (known.emplace(token.id, token.content).second) added.push_back(std::move(token));
   }
   return added;
 }
@@ -113,7 +116,7 @@ std::unique_ptr<Tokenizer> OpenModelFile(const TokenizerSettings& settings) {
 enum class Form { kJson, kVocabAndMerges, kModelFile, kNone };
 
 Form FormOf(const std::filesystem::path& directory) {
-  const auto has = [&](const char* name) { return std::filesystem::exists(directory / name); };
+  const auto has = [&](const char* name) { return Exists(directory / name); };
   if (has("tokenizer.json")) return Form::kJson;
   if (has("vocab.json") && has("merges.txt")) return Form::kVocabAndMerges;
   if (has("tokenizer.model")) return Form::kModelFile;
@@ -170,7 +173,7 @@ json ReadTokenizerJson(const std::filesystem::path& path) {
 }
 
 json ReadTokenizerJsonIfPresent(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return json::object();
+  if (!Exists(path)) return json::object();
   json value = ReadTokenizerJson(path);
   Check(value.is_object(), "{}: not a JSON object", path.string());
   return value;
@@ -195,14 +198,14 @@ AddedToken ParseAddedToken(const json& json, int64_t id, const std::string& wher
 }
 
 std::vector<AddedToken> WithTokensBeside(std::vector<AddedToken> added, const TokenizerSettings& settings) {
+  std::map<std::pair<int64_t, std::string>, size_t> places;
+  for (size_t i = 0; i < added.size(); ++i) places.try_emplace({added[i].id, added[i].content}, i);
   for (const AddedToken& token : settings.added) {
-    const auto known = std::find_if(added.begin(), added.end(), [&](const AddedToken& other) {
-      return other.id == token.id && other.content == token.content;
-    });
-    if (known == added.end()) {
+    const auto [place, is_new] = places.try_emplace({token.id, token.content}, added.size());
+    if (is_new) {
       added.push_back(token);
     } else if (token.has_flags) {
-      *known = token;
+      added[place->second] = token;
     }
   }
   return added;
@@ -211,12 +214,11 @@ std::vector<AddedToken> WithTokensBeside(std::vector<AddedToken> added, const To
 std::vector<AddedToken> NamedTokens(const TokenizerSettings& settings, const Vocabulary& vocabulary,
                                     const std::vector<AddedToken>& added) {
   std::vector<AddedToken> found;
-  const auto among = [](const std::vector<AddedToken>& tokens, const std::string& content) {
-    return std::any_of(tokens.begin(), tokens.end(), [&](const auto& token) { return token.content == content; });
-  };
+  std::unordered_set<std::string> known;
+  for (const AddedToken& token : added) known.insert(token.content);
   for (AddedToken token : settings.named) {
     const auto id = vocabulary.Find(token.content);
-    if (!id || among(added, token.content) || among(found, token.content)) continue;
+    if (!id || !known.insert(token.content).second) continue;
     token.id = *id;
     found.push_back(std::move(token));
   }

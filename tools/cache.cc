@@ -15,8 +15,9 @@ std::filesystem::path CachePath(const std::string& name) {
   namespace fs = std::filesystem;
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
-  if (cache == nullptr && home == nullptr) return {};
-  return (cache != nullptr ? fs::path(cache) : fs::path(home) / ".cache") / "shiftrt" / name;
+  if (cache != nullptr && *cache != '\0') return fs::path(cache) / "shiftrt" / name;
+  if (home == nullptr || *home == '\0') return {};
+  return fs::path(home) / ".cache" / "shiftrt" / name;
 }
 
 std::filesystem::path CacheFile(const std::string& kind, const std::string& what, const std::string& extension) {

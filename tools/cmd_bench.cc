@@ -39,6 +39,13 @@ class RandomModel {
   bool kept_;
 };
 
+// Random weights do not take the place of a model's.
+void RefuseModelIn(const std::filesystem::path& directory) {
+  for (const char* file : {"config.json", "shiftrt.json", "model.safetensors"})
+    if (std::filesystem::exists(directory / file))
+      FailUsage("--save {}: there is a model in this directory ({}); save somewhere else", directory.string(), file);
+}
+
 void PrintComparison(const BenchComparison& comparison, const std::string& file) {
   fmt::print("\ncompared with {}; a speedup above 1 is better\n", file);
   for (const std::string& difference : comparison.machine) fmt::print("another machine: {}\n", difference);
@@ -63,6 +70,7 @@ std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
     PullMissingModel(options.common.model, options.common.offline, options.common.quiet);
     return LoadWeights(ResolveModel(options.common.model), options.common.Loading());
   }
+  if (!options.save.empty()) RefuseModelIn(options.save);
   const RandomModel random(options.config, options.save);
   return LoadWeights(random.directory(), options.common.Loading());
 }
@@ -227,8 +235,12 @@ Command AddBench(CLI::App& app) {
          "model and the job on the GPU")
       ->check(CLI::IsMember({"cpu", "calibrate", "job", "train", "kernels", "gpu"}))
       ->capture_default_str();
-  app.add_option("--config", options->config, "make random bfloat16 weights for this config.json");
-  app.add_option("--save", options->save, "keep those weights in this directory, for --model later")->needs("--config");
+  app.add_option("--config", options->config, "make random bfloat16 weights for this config.json")
+      ->check(CLI::ExistingFile)
+      ->excludes(app.get_option("--model"));
+  app.add_option("--save", options->save, "keep those weights in this directory, for --model later")
+      ->check(DirectoryOutput())
+      ->needs("--config");
   app.add_option("--prefill", options->bench.prefill, "length of the prompt in tokens")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -288,6 +300,10 @@ Command AddBench(CLI::App& app) {
     const std::vector<std::string> rest = app.remaining();
     if (!options->compare.empty() && (options->what == "kernels" || options->what == "gpu"))
       FailUsage("bench {}: --compare belongs to bench cpu, calibrate, job and train", options->what);
+    if (options->what == "kernels" && !options->common.json.empty())
+      FailUsage("bench kernels: --json belongs to the others; Google Benchmark writes --benchmark_out=FILE");
+    if (options->what == "job" && app.count("--rounds") > 0)
+      FailUsage("bench job: it runs once, and --rounds belongs to the others");
     if (options->what == "kernels") return BenchKernels(options->common.MakeContext(), rest);
     if (!rest.empty()) FailUsage("bench {}: unknown argument {}", options->what, rest[0]);
     if (options->what == "gpu") return BenchGpu(*options);

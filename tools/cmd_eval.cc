@@ -10,6 +10,8 @@
 #include "tools/kept_fit.h"
 #include "tools/options.h"
 #include "tools/recipe.h"
+#include "tools/report_output.h"
+#include "tools/standard_output.h"
 
 namespace shiftrt {
 
@@ -76,6 +78,9 @@ int Run(const EvalCommandOptions& options) {
   std::optional<Repairing> repairing;
   if (options.recipe.prune.empty()) {
     variants = SavedVariants(model);
+    // With --original, a model that shiftrt has not saved is not the original one.
+    if (!options.original.empty() && model.MadeBy() == nullptr)
+      variants.front().name = variants.front().label = NameOfDirectory(options.common.model);
     paper = PaperSettingOf(model);
   } else {
     if (model.MadeBy() != nullptr)
@@ -109,11 +114,10 @@ int Run(const EvalCommandOptions& options) {
   }
   const EvaluationResult result = RunEvaluation({variants, paper, resources, *progress}, suites, options.evaluation);
   options.common.WriteJson(result.json);
-  if (first && !options.report.empty()) {
-    WritePage({fmt::format("{}: zero-shot suites", model.Name()), options.evaluation.tasks, {result.section}},
-              options.report);
-    fmt::print("report: {}/index.html\n", options.report);
-  }
+  if (first && !options.report.empty())
+    WriteReport({fmt::format("{}: zero-shot suites", model.Name()), options.evaluation.tasks, {result.section}},
+                options.report);
+  RequireStandardOutput();
   if (repairing) repairing->fit.Done();
   RemoveJournal(result.journal);
   return 0;
@@ -147,8 +151,7 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "--original", options->original,
       "the model that the one of --model was made from, which is scored first, so that the others are compared\n"
       "with it item by item. A fine-tuned model that was saved with its weights has no other original");
-  app.add_option("--report", options->report, "write an HTML page with the tables of means to this directory")
-      ->check(DirectoryOutput());
+  AddReport(app, options->report, "write an HTML page with the tables of means to this directory");
   CLI::Option_group& recipe = *app.add_option_group("Recipe", "prune and repair the model first, as run does");
   options->recipe.AddTo(recipe);
   options->common.AddSeedTo(recipe, "calibration samples and random selection");

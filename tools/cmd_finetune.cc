@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "shiftrt/evaluate.h"
 #include "shiftrt/finetune.h"
@@ -15,6 +16,8 @@
 #include "tools/options.h"
 #include "tools/paper/finetuning.h"
 #include "tools/paper/paper.h"
+#include "tools/report_output.h"
+#include "tools/standard_output.h"
 #include "tools/table.h"
 #include "tools/texts.h"
 
@@ -113,17 +116,17 @@ FinetuneSettings Parse(const FinetuneCommand& options) {
   return parsed;
 }
 
-// An option that says nothing about the method that was chosen.
+// Refuses an option that says nothing about the method that was chosen.
 void RefuseStrangers(const CLI::App& app, Method method) {
-  const auto refuse = [&](const char* option, bool fits) {
-    if (app.count(option) > 0 && !fits) FailUsage("{} does not go with --method {}", option, Name(method));
-  };
-  const bool lora = method == Method::kLora, replacement = method == Method::kReplacement;
-  for (const char* option : {"--rank", "--alpha", "--dropout", "--targets", "--merge-lora"}) refuse(option, lora);
-  refuse("--layers", method == Method::kPartial);
-  for (const char* option : {"--replacement", "--keep-correction"}) refuse(option, replacement);
-  for (const char* option : {"--loss", "--head", "--adapters"}) refuse(option, !replacement);
-  refuse("--adapters", method != Method::kAdapters);
+  const auto name = [](const char* option, const char* field) { return std::pair(option, field); };
+  for (const auto& [option, field] :
+       {name("--rank", "lora.rank"), name("--alpha", "lora.alpha"), name("--dropout", "lora.dropout"),
+        name("--targets", "lora.targets"), name("--layers", "layers"), name("--replacement", "replacement"),
+        name("--keep-correction", "keep_correction"), name("--loss", "loss"), name("--head", "head"),
+        name("--adapters", "adapters")})
+    if (app.count(option) > 0) CheckGiven(method, field);
+  if (app.count("--merge-lora") > 0 && method != Method::kLora)
+    FailUsage("--merge-lora does not go with --method {}", Name(method));
 }
 
 // One training of the command and where its result goes.
@@ -136,6 +139,8 @@ struct Training {
 std::vector<Training> Trainings(const FinetuneCommand& command, const LanguageModel& model,
                                 const FinetuneSettings& settings) {
   std::vector<std::string> modes = command.adapters;
+  if (std::set(modes.begin(), modes.end()).size() < modes.size())
+    FailUsage("--adapters {}: a word is given twice", fmt::join(modes, ","));
   // A preset made for models with adapters goes with one that has none, as in the paper's own comparison.
   if (!command.preset.empty() && model.Adapters() == 0) modes = {kFrozen};
   fs::path save = command.save;
@@ -172,6 +177,7 @@ void PrintPaper(const FinetuneCommand& command, const LanguageModel& model) {
 
 int Run(const FinetuneCommand& command) {
   FinetuneSettings settings = Parse(command);
+  RefuseSizes(command.calib);
   RefuseMissingTexts({command.text, command.calib, settings.validation_text});
   const Suites suites = command.evaluation.Load(command.common);
   const Resources resources = command.common.MakeResources();
@@ -191,11 +197,14 @@ int Run(const FinetuneCommand& command) {
     if (heldout.empty()) return TextPerplexity();
     return MeasurePerplexity(measured, heldout, {"gptq", command.text_tokens}, resources, progress.get());
   };
+  const std::vector<Training> trainings = Trainings(command, model, settings);
+  // A training checks itself before its first step, but the perplexity and the trainings before it come earlier.
+  if (!heldout.empty() || trainings.size() > 1)
+    for (const Training& training : trainings) CheckFinetune(model, training.settings);
   const TextPerplexity before = measure(model);
   std::vector<ModelVariant> tuned;
   std::vector<TrainingOutcome> outcomes;
   TrainingOutline outline;
-  const std::vector<Training> trainings = Trainings(command, model, settings);
   for (const Training& training : trainings) {
     FinetunedModel result =
         TrainShown(model, training.settings, resources, {training.name, outcomes.empty(), command.common.quiet, first});
@@ -237,13 +246,11 @@ int Run(const FinetuneCommand& command) {
     page.sections.push_back(std::move(result.section));
     journal = std::move(result.journal);
   }
-  if (first && !command.report.empty()) {
-    WritePage(page, command.report);
-    fmt::print("report: {}/index.html\n", command.report);
-  }
+  if (first && !command.report.empty()) WriteReport(page, command.report);
   if (!command.preset.empty()) PrintPaper(command, model);
   command.common.WriteJson(json);
   // Until here the same command goes on from a finished training, whatever interrupts what follows it.
+  RequireStandardOutput();
   RemoveJournal(journal);
   for (const Training& training : trainings) {
     std::error_code ignored;
@@ -376,8 +383,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   app.add_option("--text", options->text,
                  "held-out text whose perplexity is measured before and after (the demo model has its own)");
   AddTextTokens(app, options->text_tokens);
-  app.add_option("--report", options->report, "write an HTML page with the loss curves to this directory")
-      ->check(DirectoryOutput());
+  AddReport(app, options->report, "write an HTML page with the loss curves to this directory");
   options->evaluation.AddTo(app, "--eval");
   std::string presets;
   for (const FinetunePreset& preset : FinetunePresets())
@@ -385,7 +391,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   app.footer(
       "Presets:" + presets +
       "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64 --save out\n"
-      "  shiftrt finetune --model out --save out-tuned --adapters trainable --steps 100\n"
+      "  shiftrt finetune --model out --save out-tuned --adapters trainable --steps 20\n"
       "  shiftrt finetune --model out --method partial --layers last:3 --head --rate 3e-5 --save out-partial\n"
       "  shiftrt finetune --model out --method adapters --loss kl --save out-distilled\n"
       "  shiftrt finetune --model out --preset recover --budget tokens=1M --calib c4 --save out-recovered\n"

@@ -66,15 +66,32 @@ void ContinuePrompt(const GenerateOptions& options, ModelRunner& runner) {
   if (!options.common.quiet) PrintSpeed(reply);
 }
 
+// Throws Error naming the file and the place in it for a last prompt that is empty or leaves no room for the reply.
+void CheckPrompt(const GenerateOptions& options, const std::vector<std::vector<int32_t>>& prompts, int64_t positions) {
+  const int64_t tokens = std::ssize(prompts.back()), wanted = options.settings.max_tokens;
+  Check(tokens > 0, "{}: prompt {} is empty", options.prompts, prompts.size());
+  Check(wanted <= positions - tokens,
+        "{}: prompt {} has {} tokens, which leaves {} of the model's context of {} for its reply, and --max-tokens is "
+        "{}; lower it, or cut the prompts with --prompt-tokens",
+        options.prompts, prompts.size(), tokens, std::max<int64_t>(0, positions - tokens), positions, wanted);
+}
+
 std::vector<std::vector<int32_t>> EncodePrompts(const GenerateOptions& options, const LanguageModel& model) {
   PullMissingTexts(options.prompts, options.common);
-  std::vector<std::string> texts = ReadPrompts(options.prompts);
+  std::vector<std::string> texts = ReadPrompts(options.prompts, options.chat.chat);
   if (options.limit > 0 && std::ssize(texts) > options.limit) texts.resize(static_cast<size_t>(options.limit));
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& text : texts) {
-    prompts.push_back(options.chat.chat ? model.EncodeMessage(text, options.chat.system) : model.Encode(text));
+    try {
+      prompts.push_back(options.chat.chat ? model.EncodeMessage(text, options.chat.system) : model.Encode(text));
+    } catch (const UsageError&) {
+      throw;  // an option is wrong, and not this prompt
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: prompt {}: {}", options.prompts, prompts.size() + 1, error.what()));
+    }
     if (options.prompt_tokens > 0 && std::ssize(prompts.back()) > options.prompt_tokens)
       prompts.back().resize(static_cast<size_t>(options.prompt_tokens));
+    CheckPrompt(options, prompts, model.Shape().max_positions);
   }
   return prompts;
 }

@@ -73,6 +73,42 @@ void PrintAdapters(const std::vector<AdapterDescription>& adapters) {
   if (!adapters.empty()) fmt::print("{}\n", table.Text());
 }
 
+// The facts that the tables above show.
+nlohmann::json ModelJson(const LanguageModel& model, const ModelDescription& d) {
+  const ModelShape shape = model.Shape();
+  nlohmann::json json = {{"model", model.Name()},
+                         {"family", d.family},
+                         {"layers", shape.layers},
+                         {"blocks", model.Blocks()},
+                         {"removed", d.removed},
+                         {"hidden", shape.hidden},
+                         {"intermediate", d.intermediate},
+                         {"heads", d.heads},
+                         {"kv_heads", d.kv_heads},
+                         {"head_dim", d.head_dim},
+                         {"vocabulary", shape.vocabulary},
+                         {"context", shape.max_positions},
+                         {"tied_head", d.tied_head},
+                         {"dtype", model.WeightTypeName()},
+                         {"parameters", model.Parameters()},
+                         {"bytes", model.BytesPerToken()},
+                         {"bytes_by_group",
+                          {{"embedding", d.bytes.embedding},
+                           {"attention", d.bytes.attention},
+                           {"mlp", d.bytes.mlp},
+                           {"norms", d.bytes.norms},
+                           {"head", d.bytes.head}}},
+                         {"half_blocks", nlohmann::json::array()},
+                         {"own", OwnNames(d)},
+                         {"adapters", nlohmann::json::array()}};
+  for (const BlockPart& half : d.half_blocks)
+    json["half_blocks"].push_back({{"layer", half.layer}, {"runs", Name(half.halves)}});
+  for (const auto& [parts, rank, parameters] : d.adapters)
+    json["adapters"].push_back({{"layers", Names(parts, ",")}, {"rank", rank}, {"parameters", parameters}});
+  if (d.lora) json["lora"] = {{"rank", d.lora->rank}, {"alpha", d.lora->alpha}, {"projections", d.lora->projections}};
+  return json;
+}
+
 // Criterion and number of units of each selection.
 std::vector<std::string> Labels(const std::vector<Selection>& selections) {
   std::vector<std::string> labels;
@@ -149,10 +185,7 @@ int Run(const InspectOptions& options) {
   PrintFacts(model, description);
   PrintGroups(description);
   PrintAdapters(description.adapters);
-  nlohmann::json json = {{"model", model.Name()},
-                         {"layers", model.Shape().layers},
-                         {"parameters", model.Parameters()},
-                         {"bytes", model.BytesPerToken()}};
+  nlohmann::json json = ModelJson(model, description);
   if (!specs.empty()) {
     const CalibrationSpec text =
         ReadsText(specs) ? CalibrationFor(options.calib, model, options.common) : CalibrationSpec();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "shiftrt/evaluate.h"
@@ -31,7 +32,8 @@ Json ByWindow(const PplOptions& options, const LanguageModel& model, const Resou
   fmt::print("{} (windows of {}{}): perplexity {:.4f}, mean NLL {:.6f} over {} tokens, {:.0f} tokens/s\n",
              options.protocol, result.window, part, result.perplexity, result.mean_nll, result.predicted,
              static_cast<double>(result.predicted) / result.seconds);
-  return {{"model", model.Name()},         {"protocol", options.protocol}, {"window", result.window},
+  return {{"model", model.Name()},         {"text", result.text},          {"tokens", result.tokens},
+          {"tokens_of_text", result.all},  {"protocol", options.protocol}, {"window", result.window},
           {"predicted", result.predicted}, {"mean_nll", result.mean_nll},  {"perplexity", result.perplexity},
           {"seconds", result.seconds}};
 }
@@ -41,6 +43,7 @@ Json ByDocument(const PplOptions& options, const LanguageModel& model, const Res
   const SuiteSettings wikitext = {.tasks = "wikitext", .data = {"wikitext=" + FileOfText(options.text)}};
   const SuiteResult result = Evaluate({&model, 1}, wikitext, resources, &progress).front();
   Json json = {{"model", model.Name()},
+               {"text", std::filesystem::path(FileOfText(options.text)).filename().string()},
                {"protocol", options.protocol},
                {"documents", result.items},
                {"seconds", result.seconds}};

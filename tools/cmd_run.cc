@@ -16,9 +16,11 @@
 #include "tools/kept_fit.h"
 #include "tools/options.h"
 #include "tools/recipe.h"
+#include "tools/report_output.h"
 #include "tools/run_report.h"
 #include "tools/selection.h"
 #include "tools/shift_output.h"
+#include "tools/standard_output.h"
 #include "tools/table.h"
 #include "tools/texts.h"
 
@@ -122,7 +124,6 @@ void RefuseSplit(const RunOptions& options) {
 // The text to learn from: what was named, or the text that the fit was calibrated on.
 std::string RecoveryText(const RunOptions& options, const LanguageModel& model) {
   if (options.recover_text.empty()) return CalibrationFor(options.recipe.calib, model, options.common).source;
-  PullMissingTexts(options.recover_text, options.common);
   return options.recover_text;
 }
 
@@ -209,6 +210,7 @@ int Run(const RunOptions& options) {
   CheckComparison(model, settings);
   for (const ExportTarget& target : exports) CheckExport(model, ExportingTo(target, options));
   recipe.text = options.recipe.Text(recipe, model, options.common);
+  if (!options.recover_text.empty()) PullMissingTexts(options.recover_text, options.common);
   const RepairJob job(model, recipe, resources);
   const CalibrationReport& text = job.Text();
   HeldOutText heldout = OpenHeldOut({options.comparison.text, options.recipe.calib.empty(), text.tokens > 0}, model,
@@ -292,10 +294,7 @@ int Run(const RunOptions& options) {
     const Page page =
         RunPage({job, repair, heldout, settings, made.variants, options.common.seed, resources, *progress},
                 std::move(sections));
-    if (first) {
-      WritePage(page, options.report);
-      fmt::print("report: {}/index.html\n", options.report);
-    }
+    if (first) WriteReport(page, options.report);
     phases.Done("report");
   }
   if (first) {
@@ -307,11 +306,12 @@ int Run(const RunOptions& options) {
   phases.Done("export");
   phases.AddTo(json["seconds"]);
   options.common.WriteJson(json);
+  phases.Print(repair.report.seconds);
+  RequireStandardOutput();
   kept.Done();
   RemoveJournal(journal);
   std::error_code ignored;
   if (first && !checkpoint.empty()) fs::remove(checkpoint, ignored);
-  phases.Print(repair.report.seconds);
   return 0;
 }
 
@@ -342,8 +342,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "--recover-text", options->recover_text,
       "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"
       "(default: the whole text of --calib)");
-  app.add_option("--report", options->report, "write an HTML page with tables and charts to this directory")
-      ->check(DirectoryOutput());
+  AddReport(app, options->report, "write an HTML page with tables and charts to this directory");
   app.add_option("--save", options->save, "write the depth plan, adapters and changed weights to this directory")
       ->check(DirectoryOutput());
   app.add_flag("--save-weights", options->save_weights,

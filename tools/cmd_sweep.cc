@@ -7,6 +7,7 @@
 #include "tools/named_recipes.h"
 #include "tools/options.h"
 #include "tools/paper/paper.h"
+#include "tools/report_output.h"
 #include "tools/standard_output.h"
 #include "tools/sweep_output.h"
 #include "tools/table.h"
@@ -158,9 +159,9 @@ int Run(CLI::App& app, SweepOptions& options) {
   if (!options.markdown.empty()) WriteFileText(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper));
   if (!options.report.empty()) {
     const std::string title = options.preset.empty() ? "shiftrt sweep" : "shiftrt sweep: " + options.preset;
-    WritePage(SweepPage(title, summary, rows, paper, hidden), options.report);
-    fmt::print("report: {}/index.html\n", options.report);
+    WriteReport(SweepPage(title, summary, rows, paper, hidden), options.report);
   }
+  RequireStandardOutput();
   std::error_code ignored;
   if (!options.journal.empty()) std::filesystem::remove(options.journal, ignored);
   return 0;
@@ -231,8 +232,7 @@ Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   app.add_option("--csv", options->csv, "write one line per setting and seed to this file, as they are found")
       ->check(FileOutput());
   app.add_option("--markdown", options->markdown, "write the table to this file in Markdown")->check(FileOutput());
-  app.add_option("--report", options->report, "write an HTML page with table and charts to this directory")
-      ->check(DirectoryOutput());
+  AddReport(app, options->report, "write an HTML page with table and charts to this directory");
   std::string presets;
   for (const Preset& preset : Presets()) presets += fmt::format("\n  {:<24}{}", preset.name, preset.summary);
   app.footer(

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <sstream>
 
+#include "shiftrt/error.h"
 #include "shiftrt/tokenizer.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
@@ -33,7 +36,7 @@ void Print(const TokenizeOptions& options, const ModelTokenizer& tokenizer, cons
     PrintIds(tokenizer, text, options.bos);
   } else {
     const std::vector<int32_t> ids = tokenizer.Encode(text, options.bos);
-    for (const int32_t id : ids) fmt::print("{:>8}  {}\n", id, tokenizer.Piece(id));
+    for (const int32_t id : ids) fmt::print("{:>8}  {}\n", id, ForTerminal(tokenizer.Piece(id)));
     fmt::print("{} tokens\n", ids.size());
   }
 }
@@ -43,7 +46,12 @@ int Run(const TokenizeOptions& options) {
   const ModelTokenizer tokenizer = ModelTokenizer::Open(options.common.model);
   const std::string &chat = options.conversation,
                     text = options.file.empty() ? options.text : ReadFileText(options.file);
-  Print(options, tokenizer, chat.empty() ? text : tokenizer.RenderChat(ReadFileText(chat), chat));
+  try {
+    Print(options, tokenizer, chat.empty() ? text : tokenizer.RenderChat(ReadFileText(chat), chat));
+  } catch (const Error& error) {
+    if (options.file.empty()) throw;
+    throw Error(fmt::format("{}: {}", options.file, error.what()));
+  }
   return 0;
 }
 

@@ -135,7 +135,7 @@ void PrintFlops(const MainJob& job, const JobOutline& outline) {
     const auto text = [](double value) { return value == 0 ? "" : fmt::format("{:.3e}", value); };
     table.Add({name, text(flops.all()), text(flops.model), text(flops.sums), text(flops.fits)});
   };
-  for (const Step step : kSteps) {
+  for (const JobStep step : kSteps) {
     const StepFlops flops = FlopsOf(job, outline, step);
     add(Name(step), flops);
     sum = {sum.model + flops.model, sum.sums + flops.sums, sum.fits + flops.fits};
@@ -162,7 +162,7 @@ void PrintDevices(const Hardware& hardware, const std::vector<DevicePlan>& plans
                 Bytes(plan.stream_bytes)});
     std::vector<std::string> row = {devices};
     const bool possible = plan.why_not.empty();
-    for (const Step step : kSteps) row.push_back(possible ? Seconds(plan.seconds[static_cast<size_t>(step)]) : "");
+    for (const JobStep step : kSteps) row.push_back(possible ? Seconds(plan.seconds[static_cast<size_t>(step)]) : "");
     row.push_back(possible ? Seconds(plan.total()) : "");
     row.push_back(plan.passes == 1 || !possible ? "" : std::to_string(plan.passes));
     row.push_back(possible ? "" : "not possible: " + plan.why_not);
@@ -214,7 +214,7 @@ Json OutlineJson(const MainJob& job, const JobOutline& outline) {
     json["removed"] = Json::array();
     for (const BlockPart& part : outline.removed) json["removed"].push_back(Name(part));
   }
-  for (const Step step : kSteps) {
+  for (const JobStep step : kSteps) {
     const StepFlops flops = FlopsOf(job, outline, step);
     json["steps"].push_back({{"step", Name(step)},
                              {"flops", flops.all()},
@@ -247,7 +247,7 @@ Json DeviceJson(const DevicePlan& plan) {
                {"stream_bytes_per_token", plan.stream_bytes},
                {"bytes_sent", plan.sent},
                {"seconds", {{"total", plan.total()}}}};
-  for (const Step step : kSteps) json["seconds"][Name(step)] = plan.seconds[static_cast<size_t>(step)];
+  for (const JobStep step : kSteps) json["seconds"][Name(step)] = plan.seconds[static_cast<size_t>(step)];
   return json;
 }
 

@@ -13,23 +13,37 @@ namespace {
 
 // The fields that have the name of their option, but for a '_' in the place of a '-'.
 constexpr std::string_view kOptions[] = {
-    "adapters", "base_model", "bos",      "budget",    "correction",      "data",   "device",   "export",   "format",
-    "gate",     "heal",       "hardware", "keep_best", "keep_correction", "lambda", "layers",   "lora",     "loss",
-    "memory",   "merge",      "method",   "model",     "penalize_bias",   "preset", "products", "protocol", "prune",
-    "recipe",   "revision",   "samples",  "schedule",  "shots",           "span",   "steps",    "tasks",    "threads",
-    "warmup"};
+    "adapters", "base_model", "bos",      "budget", "correction", "data",        "device",          "export",
+    "format",   "gate",       "head",     "heal",   "hardware",   "keep_best",   "keep_correction", "lambda",
+    "layers",   "lora",       "loss",     "memory", "merge",      "method",      "model",           "penalize_bias",
+    "preset",   "products",   "protocol", "prune",  "recipe",     "replacement", "revision",        "samples",
+    "schedule", "shots",      "span",     "steps",  "tasks",      "threads",     "warmup"};
 
 // The options of the others. Where commands call a field differently, the first option that the command has is meant.
 struct FieldFlag {
   std::string_view field, flag;
 };
 constexpr FieldFlag kFlags[] = {
-    {"budget", "--recover"},       {"calibration", "--calib"},   {"factorization", "--factorize"},
-    {"format", "--export"},        {"gpus", "--device"},         {"gram.all_layers", "--gram-layers"},
-    {"gram.load", "--load-gram"},  {"gram.save", "--save-gram"}, {"lora.rank", "--rank"},
-    {"lora.targets", "--targets"}, {"loss", "--recover-loss"},   {"mode", "--calibration-mode"},
-    {"output", "--export"},        {"output", "--save"},         {"rank", "--lra"},
-    {"suites", "--eval"},          {"tasks", "--eval"},          {"weighting", "--token-weight"},
+    {"budget", "--recover"},
+    {"calibration", "--calib"},
+    {"factorization", "--factorize"},
+    {"format", "--export"},
+    {"gpus", "--device"},
+    {"gram.all_layers", "--gram-layers"},
+    {"gram.load", "--load-gram"},
+    {"gram.save", "--save-gram"},
+    {"lora.alpha", "--alpha"},
+    {"lora.dropout", "--dropout"},
+    {"lora.rank", "--rank"},
+    {"lora.targets", "--targets"},
+    {"loss", "--recover-loss"},
+    {"mode", "--calibration-mode"},
+    {"output", "--export"},
+    {"output", "--save"},
+    {"rank", "--lra"},
+    {"suites", "--eval"},
+    {"tasks", "--eval"},
+    {"weighting", "--token-weight"},
 };
 
 // The name of the option of `command` that sets a field of the library; "" if it has none.

@@ -11,6 +11,7 @@
 
 #include "runtime/stopwatch.h"
 #include "tools/progress_bar.h"
+#include "tools/standard_output.h"
 
 namespace shiftrt {
 
@@ -107,6 +108,7 @@ FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& se
   TrainingDisplay display(show.quiet, settings);
   FinetuneObserver observer;
   observer.step = std::ref(display);
+  observer.warn = Tell;
   observer.begin = [&](const TrainingOutline& outline) {
     if (show.describes)
       fmt::print("{}: {} blocks, {} adapters\ntext: {}\n  {}\n", model.Name(), model.Blocks(), model.Adapters(),

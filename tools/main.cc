@@ -120,6 +120,15 @@ std::terminate_handler usual_end = nullptr;  // main() takes it
   ::_exit(kFailed);
 }
 
+// A page of a mapped file cannot be read: the file became shorter, or its disk fails.
+extern "C" void OnBadPage(int) {
+  constexpr std::string_view kWhat =
+      "shiftrt: a file that is in use was cut short by another program, or cannot be read from its disk\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kWhat.data(), kWhat.size());
+  shiftrt::RemoveHeldTemporaries();
+  ::_exit(kFailed);
+}
+
 // Reports a failure once for all processes: the first one does it, or, if it does not answer, the one that failed.
 int Fail(const char* what, int status, shiftrt::Processes& processes) {
   if (processes.failed()) return status;
@@ -258,7 +267,7 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
       try {
         app.parse(static_cast<int>(arguments.size()), arguments.data());
         for (const auto& [command, run] : commands)
-          if (command->parsed()) shiftrt::CheckPaths(*command);
+          if (command->parsed() && shiftrt::CheckPaths(*command)) shiftrt::GoOnWithoutReader();
       } catch (const CLI::ParseError&) {
         wrong = std::current_exception();
       } catch (const shiftrt::UsageError&) {
@@ -321,6 +330,8 @@ int main(int argc, char** argv) {
   shiftrt::OccupyStandardStreams();
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
+  if (std::signal(SIGHUP, OnSignal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup asks to go on
+  std::signal(SIGBUS, OnBadPage);
 #ifdef SIGXFSZ
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then fails the write, which is reported
 #endif

@@ -186,7 +186,8 @@ CLI::Validator FileOutput() {
 }
 
 CLI::Validator DirectoryOutput() {
-  return Output(kDirectoryOutput, "DIR", [](const std::string& path) { AtomicDirectory(path).Create("trial"); });
+  return Output(kDirectoryOutput, "DIR",
+                [](const std::string& path) { AtomicDirectory(path).Create(".shiftrt-trial"); });
 }
 
 CLI::Validator JournalOutput(const std::string& suffix) {

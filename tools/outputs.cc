@@ -61,11 +61,6 @@ std::vector<std::string> GivenOrDefault(const CLI::Option& option) {
   return {option.get_default_str()};
 }
 
-bool IsStream(const fs::path& path) {
-  std::error_code none;
-  return path.string().starts_with("/dev/") || path.string().starts_with("/proc/") || fs::is_other(path, none);
-}
-
 // Adds the files and directories that there are among the texts of an option's value: "c4.jsonl:256x512", "a.txt,b.txt"
 // or "piqa=valid.jsonl".
 void AddInputs(const std::string& option, const std::string& value, std::vector<NamedPath>& inputs) {
@@ -127,14 +122,16 @@ void RefuseEmpty(const std::vector<CLI::Option*>& options) {
 
 }  // namespace
 
-void CheckPaths(CLI::App& command) {
+bool CheckPaths(CLI::App& command) {
   const std::vector<CLI::Option*> options = OptionsOf(command);
   RefuseEmpty(options);
+  bool named = false;
   std::vector<NamedPath> outputs, inputs;
   std::vector<std::pair<std::string, std::string>> models;
   for (CLI::Option* const option : options) {
     const std::string name = option->get_name();
     const bool directory = HasValidator(*option, kDirectoryOutput), file = HasValidator(*option, kFileOutput);
+    named = named || (option->count() > 0 && (directory || file || name == "--export"));
     for (const std::string& value : GivenOrDefault(*option)) {
       if (value.empty()) continue;
       if ((directory || file) && !IsStream(value)) outputs.push_back({name, value, directory});
@@ -143,7 +140,7 @@ void CheckPaths(CLI::App& command) {
       if (IsAmong(name, kInputs)) AddInputs(name, value, inputs);
     }
   }
-  if (outputs.empty()) return;
+  if (outputs.empty()) return named;
   for (const auto& [option, value] : models) AddModel(option, value, inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const auto& [name, path, directory] = outputs[i];
@@ -161,6 +158,7 @@ void CheckPaths(CLI::App& command) {
                   path.string(), input.option);
     }
   }
+  return named;
 }
 
 fs::path WholePath(const fs::path& path) {

@@ -14,8 +14,9 @@ namespace shiftrt {
 constexpr const char *kFileOutput = "file output", *kDirectoryOutput = "directory output";
 
 // Throws UsageError for options of a parsed command that have an empty value; for an output that is the file of another
-// output, or of an input; and for one that is a file of a model that the command reads.
-void CheckPaths(CLI::App& command);
+// output, or of an input; and for one that is a file of a model that the command reads. Returns whether the user has
+// named an output.
+bool CheckPaths(CLI::App& command);
 
 // An absolute path without links, dots and a '/' at its end, so that two paths of one file are the same. The file need
 // not exist. "" stays "".

@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
+
+#include "include/shiftrt/error.h"
 
 namespace shiftrt {
 
@@ -19,16 +22,49 @@ void OccupyStandardStreams() {
   }
 }
 
-int FinishStandardOutput(int status, int failed) {
+namespace {
+
+volatile std::sig_atomic_t reader_left = 0;
+
+void OnClosedPipe(int) {
+  const int saved = errno;
+  reader_left = 1;
+  if (const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC); nowhere >= 0) {
+    ::dup2(nowhere, STDOUT_FILENO);
+    ::close(nowhere);
+  }
+  errno = saved;
+}
+
+// Flushes standard output. Returns why something of it is lost, or "".
+std::string Lost() {
   // An earlier write may have failed, whose reason is gone; the next one tells it, unless there is room by then.
   const bool lost = std::ferror(stdout) != 0;
   errno = 0;
   int flushed = std::fflush(stdout);
   if (lost && flushed == 0 && ::write(STDOUT_FILENO, "", 0) != 0) flushed = EOF;
   const int error = errno;
-  if ((!lost && flushed == 0) || error == EPIPE) return status;
-  std::fprintf(stderr, "shiftrt: standard output: %s; what was printed is incomplete\n",
-               error != 0 ? std::strerror(error) : "a write failed");
+  if ((!lost && flushed == 0) || error == EPIPE || reader_left != 0) return "";
+  return error != 0 ? std::strerror(error) : "a write failed";
+}
+
+}  // namespace
+
+void GoOnWithoutReader() {
+  // A print that finds its buffer full would throw.
+  if (::isatty(STDOUT_FILENO) == 0) std::setvbuf(stdout, nullptr, _IOFBF, size_t{1} << 16);
+  if (std::signal(SIGPIPE, OnClosedPipe) == SIG_IGN) std::signal(SIGPIPE, SIG_IGN);
+}
+
+void RequireStandardOutput() {
+  if (!Lost().empty())
+    throw Error("not everything could be printed, so that the same command goes on from what is done");
+}
+
+int FinishStandardOutput(int status, int failed) {
+  const std::string why = Lost();
+  if (why.empty()) return status;
+  std::fprintf(stderr, "shiftrt: standard output: %s; what was printed is incomplete\n", why.c_str());
   return status == 0 ? failed : status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/printable.h"
 #include "runtime/text.h"
 #include "text/documents.h"
 #include "tools/options.h"
@@ -45,6 +46,15 @@ void RefuseMissingTexts(std::initializer_list<std::string> lists) {
   }
 }
 
+void RefuseSizes(const std::string& list) {
+  if (list.empty()) return;
+  for (const std::string& text : TextsIn(list)) {
+    const size_t colon = text.rfind(':');
+    if (colon != text.npos && LookForText(text).empty() && !LookForText(text.substr(0, colon)).empty())
+      FailUsage("--calib {}: a text to train on is given without a size; --samples and --length choose it", text);
+  }
+}
+
 std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file) {
   if (!given.empty()) return given;
   const auto beside = directory / file;
@@ -57,6 +67,7 @@ void PullMissingTexts(const std::string& list, const CommonOptions& common) {
     for (const std::string& name : TextsIn(list)) all &= PullMissingText(name, common.offline, common.quiet);
     return all;
   });
+  for (const std::string& name : TextsIn(list)) ResolveText(name);  // throws for one that --offline leaves missing
 }
 
 bool ShareText(const std::string& one, const std::string& other) {
@@ -83,7 +94,6 @@ CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& mo
         "samples of general text are enough. Without --calib it is C4's validation text: `shiftrt pull --dataset {}`",
         kCalibration);
   }
-  spec.tokens = std::min(spec.tokens, model.Shape().max_positions);
   return spec;
 }
 
@@ -112,6 +122,8 @@ void Limit(int64_t limit, const LanguageModel& model, const std::string& protoco
 
 std::string FileOfText(const std::string& name) { return ResolveText(name).string(); }
 
+std::string ForTerminal(const std::string& text) { return Printable(text); }
+
 std::string ReadFileText(const std::string& file) { return ReadText(file); }
 
 void WriteFileText(const std::string& file, const std::string& text) { WriteFile(file, text); }
@@ -123,7 +135,7 @@ void AddTextTokens(CLI::App& app, int64_t& text_tokens) {
       ->capture_default_str();
 }
 
-std::vector<std::string> ReadPrompts(const std::string& name) {
+std::vector<std::string> ReadPrompts(const std::string& name, bool chat) {
   const std::filesystem::path file = ResolveText(name);
   std::vector<std::string> prompts;
   const std::string format = WithoutCompression(file).extension().string();
@@ -132,10 +144,11 @@ std::vector<std::string> ReadPrompts(const std::string& name) {
     for (int64_t i = 0; i < documents.size(); ++i) {
       Documents::Document document = documents.At(i);
       if (document.prompt > 0) document.text.resize(document.prompt);
+      if (chat && !document.message.empty()) document.text = std::move(document.message);
       prompts.push_back(std::move(document.text));
     }
   } else {
-    std::istringstream lines(ReadText(file));
+    std::istringstream lines(ReadText(file, kMaxArrayBytes));
     for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
       if (!line.empty()) prompts.push_back(std::move(line));

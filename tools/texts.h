@@ -25,7 +25,10 @@ struct CommonOptions;
 void RefuseMissingTexts(std::initializer_list<std::string> lists);
 // Returns the text that the user named, or the file of this name in the model's directory, or "".
 std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file);
-// Pulls the texts of a list (TextsIn) that are known by name, are not there and may be pulled.
+// Throws UsageError for a text in the list of --calib of `finetune` that has a size, as `run` takes it (c4:64x512).
+void RefuseSizes(const std::string& list);
+// Pulls the texts of a list (TextsIn) that are known by name, are not there and may be pulled. Throws Error for one
+// that is not there in the end.
 void PullMissingTexts(const std::string& list, const CommonOptions& common);
 // True if two lists (TextsIn) have a file in common. Texts that are not there are none.
 bool ShareText(const std::string& one, const std::string& other);
@@ -48,10 +51,13 @@ HeldOutText OpenHeldOut(const HeldOutChoice& text, const LanguageModel& model, H
 // Keeps the first `limit` tokens, but no fewer than one window of the protocol; all of them where `limit` is 0.
 void Limit(int64_t limit, const LanguageModel& model, const std::string& protocol, HeldOutText& text);
 // The prompts of a file: the lines of a text file, or the documents of another; of a row of Alpaca, what asks for the
-// output. Names are looked up as calibration texts are. Throws Error for a file without prompts.
-std::vector<std::string> ReadPrompts(const std::string& name);
+// output, without Alpaca's template in a chat. Names are looked up as calibration texts are. Throws Error for a file
+// without prompts.
+std::vector<std::string> ReadPrompts(const std::string& name, bool chat);
 // The file of a text that is given by its path or by a known name. Throws Error where there is none.
 std::string FileOfText(const std::string& name);
+// A text on one line, as runtime/printable.h makes it fit for a terminal.
+std::string ForTerminal(const std::string& text);
 // The text of a file, as runtime/text.h reads it.
 std::string ReadFileText(const std::string& file);
 // Writes a whole file. Throws Error if that fails.

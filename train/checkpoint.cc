@@ -92,7 +92,7 @@ void CheckpointFile::Try() const {
 }
 
 std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
-  if (!std::filesystem::exists(path_)) return std::nullopt;
+  if (!Exists(path_)) return std::nullopt;
   const SafetensorsFile file(path_);
   Check(Entry(file, "format") == kFormat, "{}: \"{}\", expected \"{}\"", path_.string(), Entry(file, "format"),
         kFormat);

@@ -17,12 +17,12 @@ struct Beginning {
   FinetuneSettings settings;      // for Method::kReplacement, `layers` names the new blocks
 };
 
-Beginning BeginningOf(const FinetuneJob& job) {
-  Beginning beginning{job.model.plan, {}, job.settings};
+Beginning BeginningOf(const Model& model, const FinetuneSettings& given) {
+  Beginning beginning{model.plan, {}, given};
   FinetuneSettings& settings = beginning.settings;
   if (settings.method != Method::kReplacement) return beginning;
   ReplacementPlan replaced =
-      WithReplacements(*job.model.weights, job.model.plan, settings.replacement, settings.keep_correction);
+      WithReplacements(*model.weights, model.plan, settings.replacement, settings.keep_correction);
   if (settings.head || settings.adapters)
     FailUsage(Field("method"), "replacement trains the new blocks alone, neither head nor adapters");
   settings.layers.clear();
@@ -102,8 +102,14 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
   return settings;
 }
 
+void CheckTrained(const Model& model, const FinetuneSettings& settings) {
+  const Beginning beginning = BeginningOf(model, settings);
+  Parameters(*model.weights, beginning.plan, beginning.settings);
+  if (settings.method != Method::kReplacement && settings.loss != TrainingLoss::kCrossEntropy) TeacherPlan(model);
+}
+
 TrainingResult Finetune(const FinetuneJob& job) {
-  const Beginning beginning = BeginningOf(job);
+  const Beginning beginning = BeginningOf(job.model, job.settings);
   const std::shared_ptr<const Weights>& weights = job.model.weights;
   const Parameters parameters(*weights, beginning.plan, beginning.settings);
   if (job.announce) job.announce(parameters.Summary(*weights, beginning.plan));
@@ -127,8 +133,9 @@ TrainingResult Finetune(const FinetuneJob& job) {
   }
 
   const CheckpointFile checkpoint(job.settings.checkpoint, SettingsOf(job));
-  result.history = Train({job.texts, parameters, job.settings, job.schedule, checkpoint, job.observer, job.context},
-                         *objective, arrays);
+  result.history = Train(
+      {job.texts, parameters, job.settings, job.schedule, checkpoint, job.observer, job.context, job.warn, job.poll},
+      *objective, arrays);
   arrays.KeepValuesOnly();
   std::vector<float> copy;
   const std::span<const float> values = arrays.OnHost(arrays.values, copy);

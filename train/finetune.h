@@ -26,7 +26,9 @@ struct FinetuneJob {
   Schedule schedule;
   // Told what is trained, before the first step. May be empty.
   std::function<void(const std::string& summary)> announce;
-  TrainingObserver observer;  // may be empty
+  TrainingObserver observer;                                // may be empty
+  std::function<void(const std::string& words)> warn = {};  // TrainingJob::warn
+  std::function<void()> poll = {};                          // TrainingJob::poll
 };
 
 struct TrainingResult {
@@ -40,7 +42,10 @@ struct TrainingResult {
   size_t shared_blocks = 0;  // leading blocks that ran once for the teacher and the model that is trained
 };
 
-// Throws UsageError for settings that the model does not go with, and what Train() throws. The checkpoint is left in
+// Throws UsageError for settings of what is trained, and of the loss, that the model does not go with.
+void CheckTrained(const Model& model, const FinetuneSettings& settings);
+
+// Throws what CheckTrained() and Train() throw. The checkpoint is left in
 // place: its maker removes it once the result is saved.
 TrainingResult Finetune(const FinetuneJob& job);
 

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <system_error>
+#include <utility>
 
 #include "engine/gradient_sum.h"
 #include "runtime/check.h"
@@ -104,13 +106,16 @@ class Loop {
         if (history().steps() == schedule_.steps) break;
         Step();
         const bool due = Clock::now() - written_ >= std::chrono::duration<double>(settings_.checkpoint_seconds);
-        if (DecidedByWriter(job_.context, due)) Save();
+        if (DecidedByWriter(job_.context, due)) SaveIfPossible();
       }
-      Save();
+      SaveIfPossible();
     } catch (const Interrupted&) {
       SaveUnsaved();
       throw;
     } catch (const PeerFailed&) {
+      SaveUnsaved();
+      throw;
+    } catch (const std::system_error&) {  // the observer could not print
       SaveUnsaved();
       throw;
     }
@@ -153,7 +158,7 @@ class Loop {
       double weight = 0;
       for (const TrainingBatch& batch : batches) weight += static_cast<double>(objective_.Weight(batch));
       const std::vector<LossSum> losses = sum_.Add(std::ssize(batches), [&](int64_t pass) {
-        CheckInterrupted();
+        CheckStopped();
         arrays_.ops.Zero(arrays_.gradients.all());
         const LossSum loss = objective_.Step(batches[pass], (static_cast<uint64_t>(step) << 20) + pass, 1 / weight);
         CountBatch(job_.context, batches[pass].batch.size());
@@ -233,7 +238,7 @@ class Loop {
     LossSum sum;
     double seconds = 0;
     const auto validate = [&](int64_t pass) {
-      CheckInterrupted();
+      CheckStopped();
       CountBatch(job_.context, validation_[pass].batch.size());
       return objective_.Validate(validation_[pass], pass);
     };
@@ -266,17 +271,43 @@ class Loop {
     if (history().steps() > saved_) Save();
   }
 
+  // A disk without room for a checkpoint may have room for the result, which is smaller.
+  void SaveIfPossible() {
+    CheckFinite();
+    try {
+      Write();
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const Error& error) {
+      written_ = Clock::now();  // the next try is as far away as after a checkpoint
+      if (job_.warn && !std::exchange(warned_, true))
+        job_.warn(fmt::format("the training goes on without a checkpoint: {}", error.what()));
+    }
+  }
+
   void Save() {
+    CheckFinite();
+    Write();
+  }
+
+  void CheckFinite() const {
+    Check(std::isfinite(arrays_.ops.SumOfSquares(arrays_.values.all())),
+          "after {} steps the parameters hold numbers that are not finite. {}", history_.steps(), Advice());
+  }
+
+  void Write() {
     if (!WritesFiles(job_.context)) return;
-    const double squares = arrays_.ops.SumOfSquares(arrays_.values.all());
-    Check(std::isfinite(squares), "after {} steps the parameters hold numbers that are not finite. {}",
-          history().steps(), Advice());
     std::vector<float> values, first, second;  // copies of a GPU's arrays
     job_.checkpoint.Write({arrays_.OnHost(arrays_.values, values), arrays_.OnHost(arrays_.first, first),
                            arrays_.OnHost(arrays_.second, second), best_.all(), /*best_in_file=*/true},
                           history());
     saved_ = history().steps();
     written_ = Clock::now();
+  }
+
+  void CheckStopped() const {
+    CheckInterrupted();
+    if (job_.poll) job_.poll();
   }
 
   const TrainingJob& job_;
@@ -292,6 +323,7 @@ class Loop {
   BestValues best_;    // where they are kept; else empty
   int64_t saved_ = 0;  // steps of the checkpoint
   Clock::time_point written_ = Clock::now();
+  bool warned_ = false;  // job_.warn was called
 };
 
 }  // namespace

@@ -57,6 +57,8 @@ struct TrainingJob {
   const CheckpointFile& checkpoint;
   TrainingObserver observer;
   const Context& context;  // the passes of a step and of a validation are shared out (runtime/shared_items.h)
+  std::function<void(const std::string& words)> warn = {};  // told why there is no checkpoint; may be empty
+  std::function<void()> poll = {};  // called before each pass; may throw, as `observer` may; may be empty
 };
 
 // Each pass of a step has a gradient of its own, and these are added in the order of the passes.

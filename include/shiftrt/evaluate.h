@@ -41,9 +41,9 @@ struct TextPerplexity {
 /// Measures perplexity over disjoint windows of a text; the first token of a window is not predicted, and what remains
 /// after the last whole window is left out. A text of less than one window is one shorter window.
 /// \param model the model to measure
-/// \param text a UTF-8 text file, or a known name such as "wikitext2-test" of a text that is on this machine; of
-/// WikiText
-///     (.raw, .tokens) the lines are joined as GPTQ joins them
+/// \param text a UTF-8 text file, or a known name such as "wikitext2-test" of a text that is on this machine. The
+///     documents of a .jsonl, .json or .parquet file are joined by blank lines, and so are the lines of WikiText (.raw,
+///     .tokens), as GPTQ joins them
 /// \param settings the protocol, and how much of the text is read
 /// \param resources what the measurement may use of the machine
 /// \param progress receives reports; null: none are made

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shiftrt/blocks.h"
@@ -182,11 +183,14 @@ struct TrainingOutline {
   double head_rate = 0;         ///< the same for a head that is trained beside it
 };
 
-/// Calls during a training, on the thread that called Finetune(). Either may be empty. An exception stops the training
-/// as an interruption does and reaches the caller.
+/// Calls during a training, on the thread that called Finetune(). Each may be empty. An exception stops the training
+/// and reaches the caller.
 struct FinetuneObserver {
   std::function<void(const TrainingOutline& outline)> begin = {};                ///< before the first step
   std::function<void(const TrainingHistory& history, int64_t steps)> step = {};  ///< after steps and validations
+  /// Receives what a user should know, as words that continue "shiftrt: ": that no checkpoint can be written, and why.
+  std::function<void(const std::string& words)> warn = {};
+  std::function<void()> poll = {};  ///< before each pass of a step or a validation, to look for signals
 };
 
 /// What Finetune() gives.
@@ -201,6 +205,18 @@ struct FinetunedModel {
   /// Frobenius norm; with LoRA and a trained head, the larger of the two shares.
   double rounding = 0;
 };
+
+/// Checks a field that a user has set: fields have values even if the method does not read them.
+/// \param method what is trained
+/// \param field a field of FinetuneSettings by name, or one of LoraOptions such as "lora.rank"
+/// \throws UsageError with the field if a training by this method does not read it
+void CheckGiven(Method method, std::string_view field);
+
+/// Checks a training without a step of it. The text is read and tokenised.
+/// \param model the model that Finetune() would get
+/// \param settings the settings that it would get
+/// \throws UsageError and Error as Finetune() does before its first step, except for the checkpoint
+void CheckFinetune(const LanguageModel& model, const FinetuneSettings& settings);
 
 /// Trains a model further.
 /// \param model a model as Open(), Repair() or Finetune() gives it

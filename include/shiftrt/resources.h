@@ -18,6 +18,24 @@ class Processes;
 /// \throws Error if MPI cannot be loaded or started
 std::shared_ptr<Processes> JoinProcesses();
 
+/// \param processes what JoinProcesses() has returned
+/// \return the number of this process, from 0; process 0 is the one that should print and write files
+int RankOf(const Processes& processes);
+/// \param processes what JoinProcesses() has returned
+/// \return how many processes there are
+int CountOf(const Processes& processes);
+/// Waits until all processes have called it. A process that ends while others still work counts as failed: call this in
+/// all of them at the end of the program.
+/// \param processes what JoinProcesses() has returned
+/// \throws Error if another process has failed
+void Barrier(Processes& processes);
+/// Tells the others that this process cannot go on, so that they end at once instead of waiting for its answer. Call it
+/// in the outermost handler of exceptions.
+/// \param processes what JoinProcesses() has returned
+/// \param reason what has happened
+/// \return true if the first process has taken the reason and reports it; false if this one should
+bool ReportFailure(Processes& processes, const std::string& reason) noexcept;
+
 struct Context;
 
 /// The type that the weights have in memory.

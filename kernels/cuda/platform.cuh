@@ -6,7 +6,7 @@
 //   Thread() Block() GridBlocks() Lane() Warp()      indices of the calling thread
 //   SharedArena, Shared<T>                           dynamic shared memory, allocated array by array
 //   SyncThreads() SyncWarp() SyncGrid()              barriers; the last in cooperative launches only
-//   ShuffleXor() Shuffle() Any()                     warp collectives
+//   ShuffleXor() Shuffle()                           warp collectives
 //   AtomicAdd()                                      on shared memory, and on global memory between blocks
 //   LastToArrive()                                   whether all other blocks of a group have passed here
 //   WaitForEarlier()                                 until earlier launches have ended, in kernels that wait themselves
@@ -85,7 +85,6 @@ template <typename T>
 SHIFTRT_DEVICE T Shuffle(T value, int lane, uint32_t mask = kFullWarp) {
   return __shfl_sync(mask, value, lane);
 }
-SHIFTRT_DEVICE bool Any(bool predicate, uint32_t mask = kFullWarp) { return __any_sync(mask, predicate); }
 
 // Returns the previous value.
 SHIFTRT_DEVICE uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value) { return atomicAdd(to, value); }

@@ -120,16 +120,6 @@ template <typename T>
 T Shuffle(T value, int lane, uint32_t mask = kFullWarp, Where where = Where::current()) {
   return Exchange(value, lane, mask, where);
 }
-inline bool Any(bool predicate, uint32_t mask = kFullWarp, Where where = Where::current()) {
-  emu::WaitWarp({"Any", mask, &predicate,
-                 [](const std::vector<emu::Participant>& lanes, const Where&) {
-                   bool any = false;
-                   for (const emu::Participant& lane : lanes) any |= *static_cast<bool*>(lane.slot);
-                   for (const emu::Participant& lane : lanes) *static_cast<bool*>(lane.slot) = any;
-                 }},
-                where);
-  return predicate;
-}
 
 // Needs no atomic instruction, because a fiber is never interrupted.
 inline uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value, Where where = Where::current()) {

@@ -3,7 +3,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -18,12 +20,15 @@ namespace {
 // Raises the exception of shiftrt/errors.py with this name and these attributes.
 void Raise(const char* name, const char* message, const std::map<std::string, nb::object>& attributes = {}) {
   const nb::object type = nb::module_::import_("shiftrt.errors").attr(name);
-  const nb::object error = type(message);
+  // A name of a file in a message need not be UTF-8.
+  const nb::object text =
+      nb::steal(PyUnicode_DecodeUTF8(message, static_cast<Py_ssize_t>(std::strlen(message)), "replace"));
+  const nb::object error = type(text);
   for (const auto& [attribute, value] : attributes) nb::setattr(error, attribute.c_str(), value);
   PyErr_SetObject(type.ptr(), error.ptr());
 }
 
-void Translate(const std::exception_ptr& thrown, void*) {
+void Translated(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const UsageError& error) {
@@ -34,6 +39,16 @@ void Translate(const std::exception_ptr& thrown, void*) {
     PyErr_SetNone(PyExc_KeyboardInterrupt);
   } catch (const Error& error) {
     Raise("Error", error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    Raise("Error", error.what());
+  }
+}
+
+void Translate(const std::exception_ptr& thrown, void*) {
+  try {
+    Translated(thrown);
+  } catch (nb::python_error& error) {
+    error.restore();  // such as a Ctrl-C meanwhile
   }
 }
 

@@ -33,6 +33,7 @@ Repaired RepairModel(const LanguageModel& model, const std::string& name,
   return Released([&]() -> Repaired {
     Recipe recipe = name.empty() ? Recipe() : FindRecipe(name);
     for (const auto& [field, text] : settings) Set(field, text, recipe);
+    for (const auto& [field, text] : settings) CheckGiven(recipe, field);
     RepairResult result = Repair(model, recipe, resources, &reports, keep);
     return {std::move(result.pruned), std::move(result.corrected), std::move(result.merged)};
   });

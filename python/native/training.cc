@@ -91,6 +91,7 @@ const std::map<std::string, Setter>& FinetuneSetters() {
 FinetuneSettings FinetuneSettingsOf(const LanguageModel& model, const nb::dict& values, bool recovery) {
   FinetuneSettings settings = recovery ? RecoverySettings() : FinetuneSettings();
   if (recovery) settings.adapters = model.Adapters() > 0;
+  std::vector<std::string> given;
   for (const auto& [key, value] : values) {
     const auto name = nb::cast<std::string>(key);
     const auto found = FinetuneSetters().find(name);
@@ -101,11 +102,15 @@ FinetuneSettings FinetuneSettingsOf(const LanguageModel& model, const nb::dict& 
     }
     try {
       found->second(settings, value);
+      given.push_back(name);
     } catch (const nb::cast_error&) {
       throw UsageError(name,
                        "a " + nb::cast<std::string>(nb::str(value.type().attr("__name__"))) + " cannot be its value");
     }
   }
+  for (const std::string& name : given)
+    CheckGiven(settings.method,
+               name == "rank" || name == "alpha" || name == "dropout" || name == "targets" ? "lora." + name : name);
   return settings;
 }
 
@@ -126,9 +131,12 @@ Trained FinetuneModel(const LanguageModel& model, const nb::dict& values, bool r
                       const nb::object& step) {
   const FinetuneSettings settings = FinetuneSettingsOf(model, values, recovery);
   FinetuneObserver observer;
-  observer.step = [&](const TrainingHistory& history, int64_t steps) {
+  observer.poll = [] {
     const nb::gil_scoped_acquire acquire;
     HandleSignals();
+  };
+  observer.step = [&](const TrainingHistory& history, int64_t steps) {
+    const nb::gil_scoped_acquire acquire;
     if (!step.is_none() && history.steps() > 0)
       step(history.steps(), steps, history.losses.back(), history.gradient_norms.back(), LastValidation(history));
   };

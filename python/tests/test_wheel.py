@@ -291,6 +291,15 @@ def test_exceptions_by_kind(model, repair, tmp_path):
         with pytest.raises(shiftrt.UsageError) as refused:
             call()
         assert refused.value.field == field and str(refused.value) == f"{field}: {refused.value.reason}"
+    # A setting that nothing reads would be a mistake that goes unseen.
+    for field, call in {"rank": lambda: model.repair("layers=5", correction="refit", rank=8),
+                        "lora.rank": lambda: model.finetune("partial", rank=3),
+                        "layers": lambda: model.finetune("lora", layers="first:1")}.items():
+        with pytest.raises(shiftrt.UsageError) as refused:
+            call()
+        assert refused.value.field == field
+    with pytest.raises(shiftrt.Error, match="File name too long"):
+        model.perplexity("a long text " * 1000)
     with pytest.raises(shiftrt.UsageError, match='prune.*"bi:0.25"'):
         model.repair(0.25)
     with pytest.raises(shiftrt.UsageError, match="hf-lra"):

@@ -13,6 +13,7 @@ namespace shiftrt::gpu {
 namespace {
 
 constexpr const char* kWhatFor = "float64 linear algebra";
+constexpr const char* kStart = "its start";
 constexpr const char* kWorkspace = "the workspace of a decomposition";
 constexpr const char* kTridiagonal = "a tridiagonalization";
 
@@ -27,6 +28,19 @@ struct Libraries {
   void CheckSolver(cusolverStatus_t status, const char* what) const {
     if (status == CUSOLVER_STATUS_ALLOC_FAILED) FailFull(what);
     Check(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER: status {} in {}", static_cast<int>(status), what);
+  }
+  // Without memory for its own buffers a library may answer its start with a status that says nothing about memory.
+  void CheckStart(cublasStatus_t status) const {
+    if (status == CUBLAS_STATUS_NOT_INITIALIZED || status == CUBLAS_STATUS_INTERNAL_ERROR) FailIfFull();
+    CheckBlas(status, kStart);
+  }
+  void CheckStart(cusolverStatus_t status) const {
+    if (status == CUSOLVER_STATUS_NOT_INITIALIZED || status == CUSOLVER_STATUS_INTERNAL_ERROR) FailIfFull();
+    CheckSolver(status, kStart);
+  }
+  void FailIfFull() const {
+    constexpr int64_t kEnoughForAStart = int64_t{1} << 30;
+    if (QueryDevice(device).free_bytes < kEnoughForAStart) FailFull(kStart);
   }
   // The libraries do not report how much memory they asked for.
   [[noreturn]] void FailFull(const char* what) const {
@@ -94,11 +108,11 @@ struct Dense::Impl : Handles {
   explicit Impl(Stream on) : Handles(on.device), stream(on) {
     // Sums over calibration text may have filled the GPU before the first solve.
     ReleaseFreed(stream);
-    libraries.CheckBlas(libraries.blas_create(&blas), "its start");
-    libraries.CheckBlas(libraries.blas_set_stream(blas, stream.handle), "its start");
-    libraries.CheckSolver(libraries.solver_create(&solver), "its start");
-    libraries.CheckSolver(libraries.solver_set_stream(solver, stream.handle), "its start");
-    libraries.CheckSolver(libraries.params_create(&params), "its start");
+    libraries.CheckStart(libraries.blas_create(&blas));
+    libraries.CheckStart(libraries.blas_set_stream(blas, stream.handle));
+    libraries.CheckStart(libraries.solver_create(&solver));
+    libraries.CheckStart(libraries.solver_set_stream(solver, stream.handle));
+    libraries.CheckStart(libraries.params_create(&params));
   }
 
   // Workspace on the device and on the host, and the status of the routine that ran in it.

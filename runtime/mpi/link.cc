@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/files.h"
+#include "runtime/interrupts_held.h"
 #include "runtime/mpi/mpi.h"
 
 namespace shiftrt {
@@ -298,7 +299,7 @@ class MpiLink : public Link {
           if (rank_ == 0) ack.Send(*mpi_, "heard", std::atoi(notice->c_str() + 1), kHeardTag);
         }
         if (acknowledgements_.Take(*mpi_)) Set([&] { heard_ = true; });
-        if (failed_at_ && now - *failed_at_ > kEndGrace) std::_Exit(1);
+        if (failed_at_ && now - *failed_at_ > kEndGrace && !InterruptsHeld::Any()) std::_Exit(1);
       }
       ++idle;
       std::unique_lock lock(mutex_);

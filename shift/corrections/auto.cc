@@ -250,7 +250,9 @@ class Search {
       lowest = loss;
       nearest = &recipe;
     }
-    if (nearest != nullptr) Record(*nearest, Walked(*nearest, job_.calibration, std::move(start)));
+    // A quarter of a short text is all of it.
+    const bool whole = std::ssize(quarter_.fit) == std::ssize(job_.calibration.fit);
+    if (nearest != nullptr && !whole) Record(*nearest, Walked(*nearest, job_.calibration, std::move(start)));
   }
 
   const ShiftJob& job_;

@@ -11,7 +11,7 @@ FittedSites FitBias(const FitInput& input) {
     const int64_t d = site->fit.hidden();
     Check(site->fit.weight() > 0, "the mean update without a single token");
     fitted.adapters.push_back(
-        MakeLra(LowRank{Matrix<double>(d, 0), Matrix<double>(0, d), site->fit.DeltaMean(), {}, {}}));
+        MakeLra(LowRank{.p = Matrix<double>(d, 0), .q = Matrix<double>(0, d), .b = site->fit.DeltaMean()}));
     fitted.reports.push_back(MeasureSite(input.job.context, *site, *fitted.adapters.back()));
   }
   return fitted;

@@ -29,7 +29,7 @@ const std::vector<Correction>& Corrections() {
       {"joint", "that projection and one h + h A + b per run, fitted together", "joint {lra}",
        Needs::kStreamAndActivationSums, Makes::kBoth, kRefit | kRanks, kOnce, &FitJoint},
       {"generic-affine", "h W + b, fitted to the block's output", "generic affine {rank}", Needs::kStreamSums,
-       Makes::kAdapters, kGeneric, kOnce, &FitGenericAffine},
+       Makes::kAdapters, kGeneric - SettingSet{kBudget}, kOnce, &FitGenericAffine},
       {"bias", "the mean update", "mean update", Needs::kStreamSums, Makes::kAdapters,
        kGeneric - kRanks - SettingSet{kBudget, kLambda, kPenalizedBias}, kOnce, &FitBias},
       {"replaceme", "a map folded into the MLP before", "ReplaceMe", Needs::kMlpSums, Makes::kChanges,

@@ -88,7 +88,7 @@ class Factorizing {
     solver.Rotate(*squares_, reduced_, *vectors);
     const linalg::ArrayPtr p = solver.Product({maps_->a()}, {*vectors, true}),
                            metric_p = solver.Product({maps_->metric_a()}, {*vectors, true});
-    LowRank factors{solver.Downloaded(*p), solver.Downloaded(*vectors), {}, {}, {}};
+    LowRank factors{.p = solver.Downloaded(*p), .q = solver.Downloaded(*vectors)};
     factors.singular_values = ColumnNorms(factors.p, solver.Downloaded(*metric_p));
     return factors;
   }
@@ -96,9 +96,10 @@ class Factorizing {
   LowRank Completed(LowRank factors) {
     if (all_) factors.singular_values.insert(factors.singular_values.end(), behind_.begin() + rank_, behind_.end());
     factors.squares = WithoutReflectors(std::move(reduced_));
+    factors.bias_penalty = map_.solution.bias_penalty;
     factors.b = map_.factorization == Factorization::kSvd
                     ? map_.solution.b.Clone()
-                    : FreeBias(map_.context, map_.sums, {factors.p.view(), factors.q.view()});
+                    : BestBias(map_.context, map_.sums, {factors.p.view(), factors.q.view()}, factors.bias_penalty);
     return factors;
   }
   const ToFactorize& map() const { return map_; }
@@ -300,11 +301,15 @@ LowRank Truncate(const Context& context, const RidgeSums& sums, const LowRank& f
                  Factorization factorization) {
   const int64_t d = sums.hidden();
   Check(rank >= 0 && rank <= factors.p.cols(), "cannot cut factors of rank {} to rank {}", factors.p.cols(), rank);
-  LowRank out{Matrix<double>(d, rank), Matrix<double>(rank, d), {}, factors.singular_values, factors.squares};
+  LowRank out{.p = Matrix<double>(d, rank),
+              .q = Matrix<double>(rank, d),
+              .bias_penalty = factors.bias_penalty,
+              .singular_values = factors.singular_values,
+              .squares = factors.squares};
   for (int64_t i = 0; i < d; ++i) std::copy_n(factors.p.row(i), rank, out.p.row(i));
   std::copy_n(factors.q.data(), rank * d, out.q.data());
   const bool keep_bias = factorization == Factorization::kSvd && rank > 0;
-  out.b = keep_bias ? factors.b.Clone() : FreeBias(context, sums, {out.p.view(), out.q.view()});
+  out.b = keep_bias ? factors.b.Clone() : BestBias(context, sums, {out.p.view(), out.q.view()}, out.bias_penalty);
   return out;
 }
 

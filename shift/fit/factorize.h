@@ -23,16 +23,17 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
                                  int64_t hidden);
 
 struct LowRank {
-  Matrix<double> p, q, b;  // (d, r), (r, d), (1, d)
+  Matrix<double> p, q, b = {};  // (d, r), (r, d), (1, d)
+  double bias_penalty = 0;      // RidgeSolution::bias_penalty
   // All of them or the leading ones, descending: those of A (svd, svd-refit), or of G_c^(1/2) A (rrr).
-  std::vector<double> singular_values;
+  std::vector<double> singular_values = {};
   // A matrix whose eigenvalues are the squares of all of them; without its reflectors.
-  linalg::Tridiagonal squares;
+  linalg::Tridiagonal squares = {};
 };
 // Appends to the leading singular values those that are missing. The host computes them: O(d^2) in one thread.
 void CompleteSpectrum(const linalg::Tridiagonal& squares, std::vector<double>& singular_values);
 
-// svd: the truncated SVD of A, b kept (paper eq. svd_truncation). svd-refit: b = mean(D) - mean(H) A_r instead. rrr:
+// svd: the truncated SVD of A, b kept (paper eq. svd_truncation). svd-refit: the BestBias of A_r instead. rrr:
 // minimises tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the
 // fitted tokens never farther than the others from what A computes, and so, but for what lambda leaves, from the
 // updates. Throws UsageError for a rank below 1 or above d.

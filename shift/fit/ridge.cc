@@ -352,6 +352,7 @@ RidgeSolution Finished(Solver& solver, const Problem& problem, Solved solved) {
     solution.a = {solver, std::move(solved.x)};
     return std::move(solution);
   }
+  solution.bias_penalty = solution.lambda;
   const std::vector<double> bias = solver.Elements(*solved.x, n * d, 1, d);
   solution.b = Matrix<double>(1, d);
   std::copy(bias.begin(), bias.end(), solution.b.data());
@@ -429,9 +430,13 @@ RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const Ri
   });
 }
 
-Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const LinearMap& map) {
+Matrix<double> BestBias(const Context& context, const RidgeSums& sums, const LinearMap& map, double penalty) {
   Matrix<double> b = sums.DeltaMean();
-  if (map.p.cols == 0) return b;
+  const auto shrunk = [&] {
+    for (double& x : b.span()) x *= sums.weight() / (sums.weight() + penalty);
+    return std::move(b);
+  };
+  if (map.p.cols == 0) return shrunk();
   Matrix<double> image(1, map.p.cols);
   linalg::Gemm(context, false, false, 1.0, sums.InputMean().view(), map.p, 0.0, image.view());
   if (map.factored()) {
@@ -439,7 +444,7 @@ Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const Lin
   } else {
     for (int64_t j = 0; j < b.cols(); ++j) b(0, j) -= image(0, j);
   }
-  return b;
+  return shrunk();
 }
 
 double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& map, MatrixView<const double> b) {
@@ -452,7 +457,7 @@ double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& 
   if (total <= 0) return 0.0;
   // total - residual = 2 <A, C_c> - <A, G_c A> - weight |mean error|^2
   double mean_error = 0;
-  const Matrix<double> bias = FreeBias(context, sums, map);
+  const Matrix<double> bias = BestBias(context, sums, map);
   for (int64_t j = 0; j < d; ++j) mean_error += (bias(0, j) - b(0, j)) * (bias(0, j) - b(0, j));
   double explained = -sums.weight() * mean_error;
   if (rank > 0)

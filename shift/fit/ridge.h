@@ -21,11 +21,12 @@ struct RidgeOptions {
 double EigenFlops(int64_t n);
 
 struct RidgeSolution {
-  linalg::PlacedMatrix a;  // (n, d), row-vector convention
-  Matrix<double> b;        // (1, d)
-  double lambda = 0;       // the absolute value used
-  double condition = 0;    // estimated condition number of the regularised Gram
-  std::string warning;     // empty unless the solve had to fall back
+  linalg::PlacedMatrix a;   // (n, d), row-vector convention
+  Matrix<double> b;         // (1, d)
+  double lambda = 0;        // the absolute value used
+  double bias_penalty = 0;  // lambda if the bias is penalised too
+  double condition = 0;     // estimated condition number of the regularised Gram
+  std::string warning;      // empty unless the solve had to fall back
 };
 
 // Solves (G + lambda I) X = C. With a free bias G and C are centred first and lambda acts on A alone. gcv minimises the
@@ -44,8 +45,9 @@ struct LinearMap {
   MatrixView<const double> p, q;  // A itself; or P (n, r) and Q (r, d), r >= 0
 };
 
-// mean(D) - mean(H) A (1, d): the bias that leaves no mean error.
-Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const LinearMap& map);
+// The bias (1, d) with the least squared error plus `penalty` times its square: mean(D) - mean(H) A, which leaves no
+// mean error, times weight / (weight + penalty).
+Matrix<double> BestBias(const Context& context, const RidgeSums& sums, const LinearMap& map, double penalty = 0);
 
 // 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary, NaN without tokens.
 // Any map will do.

@@ -155,7 +155,7 @@ DriftReport MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
     rows.insert(rows.end(), probe.last.begin(), probe.last.end());
   }
   const Matrix<double> normalised = Normalised(rows, hidden), plane = LeadingPlane(context, normalised),
-                       neighbours = Tsne(context, normalised.view(), {.seed = shown.seed});
+                       neighbours = Tsne(context, normalised.view(), {.iterations = shown.steps, .seed = shown.seed});
   const auto each = std::ssize(probes.front().last);
   for (size_t p = 0; p < plans.size(); ++p)
     for (const auto& [all, of] : {std::pair(&plane, &drift.components), std::pair(&neighbours, &drift.neighbours)}) {

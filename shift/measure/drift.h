@@ -9,13 +9,15 @@
 #include "engine/decoder.h"
 #include "include/shiftrt/compare.h"
 #include "runtime/progress.h"
+#include "shift/measure/tsne.h"
 
 namespace shiftrt {
 
 // The choice of the tokens that are shown as points.
 struct ShownTokens {
-  int64_t count = 250;  // about, per plan
-  uint64_t seed = 0;    // the seed of t-SNE
+  int64_t count = 250;                   // about, per plan
+  uint64_t seed = 0;                     // the seed of t-SNE
+  int steps = TsneOptions().iterations;  // steps of t-SNE
 };
 
 // Runs every plan over `batches` (the first plan is the original). `components`: the stream at the end of every `n`th

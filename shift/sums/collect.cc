@@ -63,7 +63,7 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
         sites, sites == 1 ? "" : "s", mib(taken), mib(room), advice);
 }
 
-void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint, const StartStreams* start) {
+void Collect(const ShiftJob& job, CalibrationSums& sums, PassCheckpoint* checkpoint, const StartStreams* start) {
   for (const Part& part : kParts) {
     const auto left = std::span(job.calibration.*part.batches).subspan(sums.*part.done);
     if (sums.sites.empty() || left.empty()) continue;

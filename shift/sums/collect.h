@@ -34,7 +34,7 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
 // no room for all sites at once, they are processed in groups with one pass each, and saved when all are done. With
 // `start`, the pass begins at the block before which it has streams; it begins with the tokens for a text of which it
 // has none.
-void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint = nullptr,
+void Collect(const ShiftJob& job, CalibrationSums& sums, PassCheckpoint* checkpoint = nullptr,
              const StartStreams* start = nullptr);
 
 }  // namespace shiftrt

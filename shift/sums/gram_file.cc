@@ -11,6 +11,7 @@
 
 #include "models/part_json.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/interrupts_held.h"
 #include "runtime/json.h"
 #include "runtime/printable.h"
@@ -179,7 +180,7 @@ void CheckSameRun(const SavedSums& found, const SavedSums& wanted, const fs::pat
 }
 
 // Rewrites the file now and then.
-class FileCheckpoint : public Checkpoint {
+class FileCheckpoint : public PassCheckpoint {
  public:
   // `write`: whether this program writes the file (WritesFiles).
   FileCheckpoint(const fs::path& file, const SavedSums& set, double seconds, bool write)
@@ -304,7 +305,7 @@ void CheckModel(const SavedSums& set, const Model& model) {
 
 SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& file, double seconds_between) {
   std::optional<SavedSums> earlier;
-  if (fs::exists(file)) earlier = ReadSums(file);
+  if (Exists(file)) earlier = ReadSums(file);
   CheckSame(job.context, fmt::format("state of {}, which is to be in a directory of all hosts,", file.string()),
             earlier ? fmt::format("{} and {} batches", earlier->sums.fit_batches, earlier->sums.heldout_batches)
                     : "no such file");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calibration sums as files (GramFiles in shift/pipeline.h). Saved once, solved again for another lambda, rank,
+// Calibration sums as files (GramFiles in include/shiftrt/recipe.h). Saved once, solved again for another lambda, rank,
 // factorization, merging or set of layers without running the model; summed over disjoint texts.
 #pragma once
 

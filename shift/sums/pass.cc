@@ -69,7 +69,8 @@ void Pass::BeginAt(int64_t layer, std::span<const KeptRows> streams) {
   streams_ = streams;
 }
 
-void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progress& progress, Checkpoint* checkpoint) {
+void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progress& progress,
+               PassCheckpoint* checkpoint) {
   std::vector<Group> groups;
   int64_t measured = 0;
   for (const Plugged& plugged : probes_) {
@@ -98,7 +99,7 @@ void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progres
 
 // Runs the batches that are not settled yet.
 void Pass::RunGroups(const std::string& phase, Text& text, std::vector<Group>& groups, Progress& progress,
-                     Checkpoint* checkpoint) {
+                     PassCheckpoint* checkpoint) {
   const bool whole = std::all_of(groups.begin(), groups.end(), [](const Group& group) { return group.whole(); });
   const auto each = [&](const auto& call) {
     for (Group& group : groups)

@@ -45,9 +45,9 @@ class Probe {
 };
 
 // Saves the results of a pass while it is running.
-class Checkpoint {
+class PassCheckpoint {
  public:
-  virtual ~Checkpoint() = default;
+  virtual ~PassCheckpoint() = default;
   virtual bool Due() = 0;  // asked after each batch
   virtual void Save() = 0;
 };
@@ -71,7 +71,7 @@ class Pass {
   // is interrupted, and for `checkpoint`, which saves as long as all parts are done at once, the probes have settled.
   // Throws OutOfMemory where no group can be halved any more.
   void Run(const std::string& phase, std::span<const Batch> batches, Progress& progress,
-           Checkpoint* checkpoint = nullptr);
+           PassCheckpoint* checkpoint = nullptr);
 
  private:
   struct Group;     // the parts of one probe that a run serves, and what is left of them
@@ -83,7 +83,7 @@ class Pass {
   };
 
   void RunGroups(const std::string& phase, Text& text, std::vector<Group>& groups, Progress& progress,
-                 Checkpoint* checkpoint);
+                 PassCheckpoint* checkpoint);
 
   Context context_;
   std::shared_ptr<const Weights> weights_;

@@ -175,7 +175,8 @@ double RidgeSums::CenteredDeltaSquares() const {
   const double weight = this->weight();
   double squares = DeltaSquares();
   for (const double sum : sums.span()) squares -= sum * sum / weight;
-  const double rounding = static_cast<double>(tokens()) * std::numeric_limits<double>::epsilon() * DeltaSquares();
+  const auto terms = static_cast<double>(std::max(tokens(), hidden()));
+  const double rounding = terms * std::numeric_limits<double>::epsilon() * DeltaSquares();
   return squares > rounding ? squares : 0.0;
 }
 

@@ -43,7 +43,7 @@ class CalibrationOnGpu : public testing::Test {
 
   int64_t Hidden() const { return model_.weights->config.hidden; }
 
-  CalibrationSums Collected(Device device, const std::vector<SiteSums>& wanted, Checkpoint* checkpoint = nullptr) {
+  CalibrationSums Collected(Device device, const std::vector<SiteSums>& wanted, PassCheckpoint* checkpoint = nullptr) {
     CalibrationSums sums;
     for (const SiteSums& site : wanted) {
       sums.sites.emplace_back(site.site, Hidden(), site.input);
@@ -185,7 +185,7 @@ TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
 
 // A run that is saved half way continues from the saved sums.
 TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
-  class EveryBatch : public Checkpoint {
+  class EveryBatch : public PassCheckpoint {
    public:
     bool Due() override { return true; }
     void Save() override { ++saved; }

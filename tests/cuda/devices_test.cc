@@ -160,7 +160,7 @@ TEST_F(SeveralGpus, SomeMayGetNoBatch) {
 }
 
 TEST_F(SeveralGpus, SumsThatAreSavedAfterEveryBatchCountNothingTwice) {
-  class EveryBatch : public Checkpoint {
+  class EveryBatch : public PassCheckpoint {
    public:
     explicit EveryBatch(const CalibrationSums& sums) : sums_(sums) {}
     bool Due() override { return true; }

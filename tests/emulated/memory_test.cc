@@ -37,7 +37,7 @@ class SmallMemory : public testing::Test {
   }
   int64_t Hidden() const { return model_.weights->config.hidden; }
   int64_t SiteBytes() const { return (2 * Hidden() * Hidden() + 3 * Hidden() + 1) * 8; }
-  CalibrationSums Collected(Progress& progress, Checkpoint* checkpoint = nullptr) {
+  CalibrationSums Collected(Progress& progress, PassCheckpoint* checkpoint = nullptr) {
     CalibrationSums sums = CalibrationSums::Empty({0, 1, 2, 3}, Hidden());
     Collect({context_, model_, calibration_, progress}, sums, checkpoint);
     return sums;

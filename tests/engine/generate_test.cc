@@ -89,6 +89,11 @@ TEST(Generate, LongPromptsTakeSeveralStepsBesideOtherReplies) {
   EXPECT_EQ(none, 20);
   EXPECT_THROW(GenerateMany(decoder, prompts, {20, {}, 0, {}, 2}, empty), Error) << "beyond the context";
   EXPECT_THROW(GenerateMany(decoder, prompts, {8, {}, 0, {}, 0}, empty), Error);
+  // A token that does not exist is found before any work.
+  std::vector<std::vector<int32_t>> wrong = prompts;
+  wrong.back().push_back(1'000'000);
+  const auto never = [](size_t, const std::vector<int32_t>&) { FAIL(); };
+  EXPECT_THROW(GenerateMany(decoder, wrong, {1, {}, 0, {}, 1}, never), Error);
 }
 
 TEST(Generate, SamplingFollowsTheDistributionAndItsCuts) {

@@ -33,7 +33,7 @@ class Planned {
   DevicePlanner planner_;
 };
 
-double SecondsOf(const DevicePlan& plan, Step step) { return plan.seconds[static_cast<size_t>(step)]; }
+double SecondsOf(const DevicePlan& plan, JobStep step) { return plan.seconds[static_cast<size_t>(step)]; }
 
 TEST(Devices, HoldAShareOfALargeModel) {
   const Planned planned(kLlama405B, "h100");
@@ -48,10 +48,10 @@ TEST(Devices, HoldAShareOfALargeModel) {
   EXPECT_EQ(plan.passes, 1);
   // 112 and 16 batches of 2048 tokens through all blocks, at the peak.
   const double batch = 126 * (2 * 2048 * 3'187'671'040.0 + 4 * 4 * 16384.0 * 131'328);
-  EXPECT_NEAR(SecondsOf(plan, Step::kSelect), 56 * batch / 989.5e12 / 64, 1e-9);
+  EXPECT_NEAR(SecondsOf(plan, JobStep::kSelect), 56 * batch / 989.5e12 / 64, 1e-9);
   const double sums = 31 * 64 * 2048 * 3.0 * 16384 * 16384;
-  EXPECT_NEAR(SecondsOf(plan, Step::kCalibrate), (64 * batch / 989.5e12 + sums / 67e12) / 64, 1e-9);
-  EXPECT_NEAR(SecondsOf(plan, Step::kSolve), 13 * std::pow(16384.0, 3) / 67e12, 1e-9);
+  EXPECT_NEAR(SecondsOf(plan, JobStep::kCalibrate), (64 * batch / 989.5e12 + sums / 67e12) / 64, 1e-9);
+  EXPECT_NEAR(SecondsOf(plan, JobStep::kSolve), 13 * std::pow(16384.0, 3) / 67e12, 1e-9);
 }
 
 TEST(Devices, SayWhatDoesNotFit) {
@@ -75,8 +75,8 @@ TEST(Devices, ShareTheBatchesWhereTheModelFits) {
   EXPECT_EQ(one.memory.sums, 20 * 2 * 8 * int64_t{8193} * 16385);
   EXPECT_EQ(one.memory.rows, 0);
   EXPECT_EQ(eight.memory.rows, int64_t{20} * (2048 * (24 + 4 * 16384) + 32));
-  EXPECT_NEAR(SecondsOf(eight, Step::kSelect), SecondsOf(one, Step::kSelect) / 8, 1e-9);
-  EXPECT_NEAR(SecondsOf(eight, Step::kSolve), SecondsOf(one, Step::kSolve) / 8, 1e-9);
+  EXPECT_NEAR(SecondsOf(eight, JobStep::kSelect), SecondsOf(one, JobStep::kSelect) / 8, 1e-9);
+  EXPECT_NEAR(SecondsOf(eight, JobStep::kSolve), SecondsOf(one, JobStep::kSolve) / 8, 1e-9);
   EXPECT_EQ(one.sent, 0);
   // The rows of 56 and 8 batches go to the owners of 20 sites, but for the eighth that is the owner's.
   EXPECT_GT(eight.sent, 64 * 20 * 7.0 / 8 * 2048 * 65536);
@@ -91,7 +91,8 @@ TEST(Devices, HaveRoomForWhatASelectionCollectsOrKeeps) {
   EXPECT_EQ(cpus.On(1).memory.sums, (32 + 8) * RidgeSums::Bytes(4096));
   EXPECT_EQ(cpus.On(1).memory.streams, 0);
   EXPECT_EQ(cpus.On(2, 1).memory.sums, 8 * SiteSums::Bytes(4096)) << "several processes take two passes";
-  EXPECT_LT(SecondsOf(cpus.On(2, 1), Step::kSelect), SecondsOf(cpus.On(1), Step::kSelect) / 2) << "without the sums";
+  EXPECT_LT(SecondsOf(cpus.On(2, 1), JobStep::kSelect), SecondsOf(cpus.On(1), JobStep::kSelect) / 2)
+      << "without the sums";
   job.machine.gpu = true;
   const JobOutline on_gpu = OutlineOf(job);
   const DevicePlanner gpus(job, on_gpu, FindHardware("h200"));
@@ -123,7 +124,7 @@ TEST(Devices, AreGroupedByTheSmallestSplitForWhichThereIsRoom) {
   EXPECT_EQ(best.why_not, "");
   for (int64_t stages = 1; stages < best.stages; stages *= 2) EXPECT_NE(planned->On(64, stages).why_not, "") << stages;
   const DevicePlan grouped = planned->On(16, 4), alone = planned->On(4, 4);
-  EXPECT_NEAR(SecondsOf(grouped, Step::kSelect), SecondsOf(alone, Step::kSelect) / 4, 1e-9);
+  EXPECT_NEAR(SecondsOf(grouped, JobStep::kSelect), SecondsOf(alone, JobStep::kSelect) / 4, 1e-9);
   // Each place of a stage is added up in one of the groups.
   EXPECT_EQ(alone.host_sums, 20 * SiteSums::Bytes(8192));
   EXPECT_EQ(grouped.host_sums, 5 * SiteSums::Bytes(8192));

@@ -97,12 +97,12 @@ TEST(MainJob, IsOutlinedWithoutTextAndWeights) {
   EXPECT_EQ(outline.window_batches(), 166);
   EXPECT_TRUE(outline.unplanned.empty());
   const double pass = 126 * (6'375'342'080.0 * 512 + 65536.0 * 131'328);  // FLOP per sample
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSelect).all(), 224 * pass);
-  const StepFlops calibrate = FlopsOf(job, outline, Step::kCalibrate);
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSelect).all(), 224 * pass);
+  const StepFlops calibrate = FlopsOf(job, outline, JobStep::kCalibrate);
   EXPECT_DOUBLE_EQ(calibrate.model, 256 * pass);
   EXPECT_DOUBLE_EQ(calibrate.sums, 31 * 131072.0 * 3 * 16384 * 16384);
   // An eigendecomposition and two products of a Gram.
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSolve).fits, 31 * 13.0 * 16384 * 16384 * 16384);
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSolve).fits, 31 * 13.0 * 16384 * 16384 * 16384);
 }
 
 TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
@@ -111,7 +111,7 @@ TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
   const MainJob named = JobFor(shapes, "layers=3.attn,40-42");
   EXPECT_EQ(Names(OutlineOf(named).removed), "3.attn, 40, 41, 42");
   // A pass that collects sums ends behind the last of them.
-  EXPECT_DOUBLE_EQ(FlopsOf(named, OutlineOf(named), Step::kCalibrate).model,
+  EXPECT_DOUBLE_EQ(FlopsOf(named, OutlineOf(named), JobStep::kCalibrate).model,
                    43 * BlockFlops(*shapes.weights, 0, {256, 512}));
   EXPECT_TRUE(OutlineOf(JobFor(shapes, "magnitude-l1:3")).removed.empty());
   EXPECT_FALSE(OutlineOf(JobFor(shapes, "magnitude-l1:3")).selects);
@@ -126,11 +126,11 @@ TEST(MainJob, CountsTheSumsThatASelectionCollects) {
   const JobOutline outline = OutlineOf(job);
   EXPECT_EQ(outline.pass.candidates, 80);
   const double sums = 512 * 3.0 * 8192 * 8192;  // FLOP per sample
-  const double pass = FlopsOf(job, OutlineOf(JobFor(ShapesOf(kLlama70B))), Step::kSelect).all();
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSelect).model, pass);
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSelect).sums, 80 * 224 * sums);
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kCalibrate).model, pass * 32 / 224);
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kCalibrate).sums, 20 * 32 * sums);
+  const double pass = FlopsOf(job, OutlineOf(JobFor(ShapesOf(kLlama70B))), JobStep::kSelect).all();
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSelect).model, pass);
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSelect).sums, 80 * 224 * sums);
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kCalibrate).model, pass * 32 / 224);
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kCalibrate).sums, 20 * 32 * sums);
   --job.machine.memory;
   EXPECT_EQ(OutlineOf(job).pass.candidates, 0);
 }

@@ -96,13 +96,14 @@ def case(name, count, massive, lam, penalize_bias, rank):
     centered = h - h.mean(0)
     _, s_rrr, vt_rrr = np.linalg.svd(centered @ a)
     rrr = a @ vt_rrr[:rank].T @ vt_rrr[:rank]
+    shrinkage = count / (count + used) if penalize_bias else 1  # of the best bias beside a given map
     held_h, held_delta = tokens(40, massive, seed=12)
     return {
         "name": name, "tokens": count, "massive": massive, "penalize_bias": penalize_bias, "rank": rank,
         "kind": kind, "value": value, "lambda": used, "a": rounded(a), "b": rounded(b),
         "r2": r_squared(h, delta, a, b), "r2_heldout": r_squared(held_h, held_delta, a, b),
         "svd": rounded(svd), "svd_values": rounded(s), "rrr": rounded(rrr), "rrr_values": rounded(s_rrr[:D]),
-        "rrr_b": rounded(delta.mean(0) - h.mean(0) @ rrr),
+        "rrr_b": rounded(shrinkage * (delta.mean(0) - h.mean(0) @ rrr)),
     }
 
 

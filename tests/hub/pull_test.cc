@@ -203,6 +203,20 @@ TEST_F(Pulling, DamagedFilesInTheCacheAreFetchedAgain) {
   EXPECT_TRUE(PlanPull(hub, request).damaged.empty());
 }
 
+// A listing that is wrong about the size of a file does not cost the file.
+TEST_F(Pulling, AGoodFileStaysWhateverTheListingSays) {
+  const fs::path snapshot = PullIt();
+  hub_.behaviour.listed_size_error = 5;
+  HubClient hub(settings_);
+  try {
+    PlanPull(hub, Request());
+    ADD_FAILURE() << "the listing was believed";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("the listing is wrong"), std::string::npos) << error.what();
+  }
+  ExpectWhole(snapshot);
+}
+
 TEST_F(Pulling, TheTokenIsForTheHubAlone) {
   settings_.token = hub_.behaviour.token = "hf_secret";
   hub_.behaviour.gated = {"models/org/model"};

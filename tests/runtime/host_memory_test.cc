@@ -37,6 +37,21 @@ TEST_F(HostMemory, IsWhatAControlGroupHasLeft) {
   EXPECT_EQ(AvailableMemory(root_.path()), 0);
 }
 
+// As of a job of Slurm or a service of systemd: the limit is that of a group below the root.
+TEST_F(HostMemory, IsWhatTheGroupsOfTheProcessHaveLeft) {
+  Write("proc/meminfo", "MemAvailable:    1500 kB\n");
+  Write("proc/self/cgroup", "1:name=systemd:/old\n0::/jobs/job_7/step_0\n");
+  Write("sys/fs/cgroup/jobs/job_7/step_0/memory.max", "max\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 1500 * 1024);
+  Write("sys/fs/cgroup/jobs/job_7/memory.max", "1000000\n");
+  Write("sys/fs/cgroup/jobs/job_7/memory.current", "400000\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 600000);
+  Write("sys/fs/cgroup/jobs/job_7/step_0/memory.max", "300000\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 300000);
+  Write("proc/self/cgroup", "0::/\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 1500 * 1024);
+}
+
 // The contents stay when the pages are released, also where the file has to be in memory.
 TEST_F(HostMemory, OfAFileKeepsItsContents) {
   constexpr int64_t kBytes = int64_t{1} << 20;

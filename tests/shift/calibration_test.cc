@@ -13,6 +13,7 @@
 #include <set>
 
 #include "runtime/check.h"
+#include "tests/test_directory.h"
 #include "text/documents.h"
 
 namespace shiftrt {
@@ -230,6 +231,38 @@ TEST_F(CalibrationText, ReadsCompressedJsonLines) {
   EXPECT_TRUE(spelled == "one\n\ntwo\n\n" || spelled == "two\n\none\n\n") << spelled;
   std::filesystem::resize_file(file, 20);
   EXPECT_NE(LoadError(file).find("a.jsonl.gz: the gzip data is truncated"), std::string::npos);
+}
+
+// A byte order mark is no part of the first line.
+TEST_F(CalibrationText, ReadsJsonBehindAByteOrderMark) {
+  for (const char* name : {"a.jsonl", "a.json"}) {
+    const CalibrationSet set =
+        Load({Write(name, "\xEF\xBB\xBF{\"text\": \"one\"}\n{\"text\": \"two\"}\n").string(), 2, 5}, bytes_, 0);
+    const std::string spelled = Spelled(set.fit) + Spelled(set.heldout);
+    EXPECT_TRUE(spelled == "one\n\ntwo\n\n" || spelled == "two\n\none\n\n") << spelled;
+  }
+}
+
+// The rows of WikiText on the hub are the lines of one text.
+TEST_F(CalibrationText, WikiTextOfTheHubIsOneDocument) {
+  const std::filesystem::path rows = TestDirectory() / "goldens/parquet/groups.parquet";
+  const Documents many = Documents::Read(rows);
+  ASSERT_GT(many.size(), 1);
+  const std::filesystem::path hub = directory_ / "wikitext-2-raw-v1/test-00000-of-00001.parquet";
+  std::filesystem::create_directories(hub.parent_path());
+  std::filesystem::copy_file(rows, hub);
+  const Documents one = Documents::Read(hub);
+  ASSERT_EQ(one.size(), 1);
+  EXPECT_EQ(one.Text(0), many.Joined());
+  EXPECT_EQ(one.Text(0), many.Text(0) + "\n\n" + one.Text(0).substr(many.Text(0).size() + 2));
+  EXPECT_EQ(RunningText(hub), RunningText(rows));
+}
+
+TEST_F(CalibrationText, ARunningTextHasTheDocumentsAndNotTheirSyntax) {
+  EXPECT_EQ(RunningText(Write("a.txt", "one\n\ntwo\n")), "one\n\ntwo\n");
+  EXPECT_EQ(RunningText(Write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\\n\"}\n")), "one\n\ntwo\n");
+  EXPECT_EQ(RunningText(Write("a.json", "[{\"text\": \"one\"}, {\"text\": \"two\\n\"}]")), "one\n\ntwo\n");
+  EXPECT_EQ(RunningText(Write("a.raw", " = One = \n \n two \n")), " = One = \n\n\n\n\n two \n");
 }
 
 TEST_F(CalibrationText, NamesFileAndLineOfBadJson) {

@@ -109,7 +109,8 @@ TEST_F(Drift, FollowsManyModels) {
   std::vector<Batch> batches;
   for (int64_t tokens = 0; tokens < 1000; tokens += calibration_.heldout.front().size())
     batches.push_back(calibration_.heldout.front());
-  const DriftReport drift = MeasureDrift(context_, model_.weights, plans, batches, progress, {.count = 100'000});
+  const DriftReport drift =
+      MeasureDrift(context_, model_.weights, plans, batches, progress, {.count = 100'000, .steps = 1});
   ASSERT_EQ(drift.neighbours.size(), plans.size());
   for (const auto& points : drift.neighbours) {
     EXPECT_GT(points.size(), size_t{200});

@@ -96,6 +96,23 @@ TEST(Factorize, FullRankIsTheAdapterItself) {
   }
 }
 
+// A penalty so large that it leaves no bias leaves none beside factors either.
+TEST(Factorize, APenalisedBiasIsPenalisedBesideFactors) {
+  const RidgeSums sums = Accumulated(MakeTokens(100, false, 30));
+  for (const double lambda : {0.5, 1e15}) {
+    const RidgeSolution solution = SolveRidge(Context(), sums, {{LambdaSpec::Kind::kAbsolute, lambda}, true});
+    EXPECT_EQ(solution.bias_penalty, lambda);
+    for (const Factorization kind : {Factorization::kSvd, Factorization::kSvdRefit, Factorization::kReducedRank}) {
+      const LowRank full = Factorize(Context(), sums, solution, test::kHidden, kind);
+      EXPECT_LT(RelativeError(full.b.span(), solution.b.span()), 1e-9) << Name(kind);
+      const LowRank none = Truncate(Context(), sums, Factorize(Context(), sums, solution, 3, kind), 0, kind);
+      const Matrix<double> mean = sums.DeltaMean();
+      for (int64_t j = 0; j < test::kHidden; ++j)
+        EXPECT_NEAR(none.b(0, j), mean(0, j) * 100 / (100 + lambda), 1e-12) << Name(kind);
+    }
+  }
+}
+
 TEST(Factorize, TruncatingIsFactorizingAtTheSmallerRank) {
   const RidgeSums sums = Accumulated(MakeTokens(100, true, 30));
   const RidgeSolution solution = SolveRidge(Context(), sums, {});

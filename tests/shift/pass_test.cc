@@ -167,7 +167,7 @@ TEST_F(PassTest, AnInterruptedPassSettlesWhatItHeard) {
 }
 
 TEST_F(PassTest, ProbesSettleBeforeACheckpointIsSaved) {
-  struct Second : Checkpoint {
+  struct Second : PassCheckpoint {
     explicit Second(Log& log) : log(log) {}
     bool Due() override { return ++asked == 2; }
     void Save() override { log.emplace_back("saved"); }

@@ -71,6 +71,17 @@ TEST_F(Chat, ManyPromptsGiveALineEach) {
   EXPECT_NE(documents[1]["prompt"].get<std::string>().find("the sea"), std::string::npos);
   EXPECT_EQ(documents[1]["prompt"].get<std::string>().find("was calm"), std::string::npos) << "what asks for it alone";
   EXPECT_EQ(many({"--prompts", Path("prompts.txt"), "--prompt-tokens", "2", "--limit", "2"}).size(), 2u);
+  // In a chat, the model's template takes the place of Alpaca's.
+  const std::string message = many({"--prompts", Path("prompts.jsonl"), "--chat"})[1]["prompt"];
+  EXPECT_NE(message.find("the sea"), std::string::npos) << message;
+  EXPECT_EQ(message.find("Instruction"), std::string::npos) << message;
+
+  WriteText(dir_ / "bad.txt", "hi\n\xff\n");
+  EXPECT_FAILS(Command("generate", {"--prompts", Path("bad.txt")}), 1, "bad.txt: prompt 2: text is not valid UTF-8");
+  std::string words = Words(400);
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  WriteText(dir_ / "long.txt", "hi\n" + words);
+  EXPECT_FAILS(Command("generate", {"--prompts", Path("long.txt"), "--max-tokens", "4"}), 1, "long.txt: prompt 2 has");
 
   EXPECT_FAILS(Command("generate", {"--prompts", Path("prompts.txt"), "--prompt", "hi"}), 2, "--prompt");
   EXPECT_FAILS(Command("generate", {"--prompt", "hi", "--batch", "3"}), 2, "--batch requires --prompts");

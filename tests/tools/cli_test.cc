@@ -209,6 +209,85 @@ TEST_F(Cli, BenchComparesWithAnEarlierRun) {
   EXPECT_FAILS(Call({"bench", "kernels", "--compare", Path("before.json")}), 2, "--compare belongs to bench cpu");
 }
 
+// Random weights do not take the place of a model.
+TEST_F(Cli, BenchKeepsWeightsInADirectoryOfTheirOwn) {
+  if (Call({"bench", "--help"}).status != 0) GTEST_SKIP() << "built without the bench";
+  const std::string before = ReadFile(dir_ / "model/model.safetensors");
+  const auto bench = [&](const std::string& save, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"bench", "cpu", "--config", Path("model/config.json"), "--save", Path(save), "--rounds",
+                               "1", "--prefill", "8", "--decode", "1", "--context", "8", "--device", "cpu"});
+    return Call(more);
+  };
+  EXPECT_FAILS(bench("model"), 2, "there is a model in this directory (config.json)");
+  EXPECT_EQ(ReadFile(dir_ / "model/model.safetensors"), before);
+  EXPECT_FAILS(bench("new", {"--model", Path("model")}), 2, "excludes");
+  ASSERT_EQ(bench("new").status, 0);
+  EXPECT_TRUE(fs::exists(dir_ / "new/model.safetensors"));
+  EXPECT_FAILS(bench("new"), 2, "save somewhere else");
+  EXPECT_FAILS(Call({"bench", "kernels", "--json", Path("k.json")}), 2, "--benchmark_out=FILE");
+  EXPECT_FAILS(Call({"bench", "job", "--model", Path("model"), "--rounds", "3"}), 2, "it runs once");
+}
+
+TEST_F(Cli, APerplexityOfDocumentsIsThatOfTheirText) {
+  const std::string text = ReadFile(dir_ / "heldout.txt");
+  const std::string half = text.substr(0, text.size() / 2), rest = text.substr(text.size() / 2);
+  WriteText(dir_ / "d.txt", half + "\n\n" + rest);
+  WriteText(dir_ / "d.jsonl", Json({{"text", half}}).dump() + "\n" + Json({{"text", rest}}).dump() + "\n");
+  const auto measured = [&](const char* file) {
+    EXPECT_EQ(Command("ppl", {"--text", Path(file), "--json", Path("p.json")}).status, 0);
+    return ReadJson("p.json");
+  };
+  const Json plain = measured("d.txt"), documents = measured("d.jsonl");
+  EXPECT_EQ(documents["mean_nll"], plain["mean_nll"]);
+  EXPECT_EQ(documents["text"], "d.jsonl");
+  EXPECT_EQ(documents["tokens"], documents["tokens_of_text"]);
+}
+
+TEST_F(Cli, InspectWritesWhatItPrints) {
+  ASSERT_EQ(Run({"--prune", "layers=1", "--lra", "3", "--save", Path("out")}).status, 0);
+  ASSERT_EQ(Command("inspect", {"--json", Path("i.json")}, "out").status, 0);
+  const Json json = ReadJson("i.json");
+  EXPECT_EQ(json["layers"], kLayers);
+  EXPECT_EQ(json["blocks"], kLayers - 1);
+  EXPECT_EQ(json["removed"], Json::array({1}));
+  ASSERT_EQ(json["adapters"].size(), size_t{1});
+  EXPECT_EQ(json["adapters"][0], Json({{"layers", "1"}, {"rank", 3}, {"parameters", 7 * kHidden}}));
+  EXPECT_EQ(json["hidden"], kHidden);
+  int64_t sum = 0;
+  for (const Json& bytes : json["bytes_by_group"]) sum += bytes.get<int64_t>();
+  EXPECT_GT(sum, 0);
+}
+
+// Files of the first save would be taken for parts of the second by other programs.
+TEST_F(Cli, ASaveReplacesAnEarlierOne) {
+  ASSERT_EQ(Run({"--prune", "layers=1", "--correction", "refit", "--save", Path("out"), "--save-weights"}).status, 0);
+  EXPECT_TRUE(fs::exists(dir_ / "out/config.json"));
+  ASSERT_EQ(Run({"--prune", "layers=1,2", "--lra", "3", "--save", Path("out")}).status, 0);
+  for (const char* file : {"config.json", "model.safetensors", "own.safetensors"})
+    EXPECT_FALSE(fs::exists(dir_ / "out" / file)) << file;
+  const auto tune = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"finetune", "--threads", "1", "--model", Path("out"), "--calib", Path("calibration.txt"), "--length",
+                 "32", "--steps", "1", "--validation", "4", "--save", Path("tuned"), "--quiet"});
+    return Call(more).status;
+  };
+  ASSERT_EQ(tune({}), 0);
+  EXPECT_TRUE(fs::exists(dir_ / "tuned/lora/adapter_model.safetensors"));
+  ASSERT_EQ(tune({"--method", "partial", "--layers", "all"}), 0);
+  EXPECT_FALSE(fs::exists(dir_ / "tuned/lora"));
+  EXPECT_TRUE(fs::exists(dir_ / "tuned/own.safetensors"));
+  EXPECT_EQ(Command("generate", {"--prompt", "the", "--max-tokens", "2"}, "tuned").status, 0);
+}
+
+TEST_F(Cli, AReportDoesNotReplaceAnotherPage) {
+  fs::create_directory(dir_ / "site");
+  WriteText(dir_ / "site/index.html", "<html>mine</html>");
+  EXPECT_FAILS(Run({"--prune", "layers=1", "--report", Path("site")}), 2, "no report of shiftrt");
+  EXPECT_EQ(ReadFile(dir_ / "site/index.html"), "<html>mine</html>");
+  ASSERT_EQ(Run({"--prune", "layers=1", "--report", Path("page")}).status, 0);
+  ASSERT_EQ(Run({"--prune", "layers=2", "--report", Path("page")}).status, 0);
+}
+
 TEST_F(Cli, TextsMayBeCompressed) {
   const auto perplexity = [&](const char* text) {
     EXPECT_EQ(Command("ppl", {"--text", Path(text), "--json", Path("p.json")}).status, 0);

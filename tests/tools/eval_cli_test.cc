@@ -89,6 +89,19 @@ TEST_F(Cli, ATunedModelIsComparedWithItsOriginal) {
   // The repaired model that training began with, by the name of its directory.
   ASSERT_EQ(eval({"--original", Path("fit")}).status, 0);
   EXPECT_EQ(ReadJson("e.json")["tasks"][0]["variants"][0]["name"], "fit");
+  // A model that shiftrt has not saved has the name of its directory then.
+  fs::create_directory(dir_ / "other");
+  fs::copy(dir_ / "model", dir_ / "other", fs::copy_options::recursive);
+  ASSERT_EQ(Command("eval",
+                    {"--tasks", "piqa", "--data", EvalData(), "--json", Path("n.json"), "--quiet", "--original",
+                     Path("model")},
+                    "other")
+                .status,
+            0);
+  const Json named = ReadJson("n.json")["tasks"][0]["variants"];
+  ASSERT_EQ(named.size(), size_t{2});
+  EXPECT_EQ(named[0]["name"], "original");
+  EXPECT_EQ(named[1]["name"], "other");
   // The original has the same scores as when it is evaluated as itself.
   ASSERT_EQ(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--json", Path("o.json"), "--quiet"}).status, 0);
   EXPECT_EQ(ReadJson("o.json")["tasks"][0]["variants"][0]["metrics"]["bits_per_byte"]["value"],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "tests/file_size_limit.h"
 #include "tests/tools/cli.h"
 
 namespace shiftrt {
@@ -126,9 +127,12 @@ TEST_F(FinetuneCli, SavesWhatItMeasured) {
 
 // Without --rate each part has the rate of its own method (docs/training.md); with it all have the same.
 TEST_F(FinetuneCli, PartsOfATrainingHaveTheirOwnRates) {
-  const auto trained = [&](std::vector<std::string> options) {
-    options.insert(options.end(), {"--adapters", "trainable", "--head", "--steps", "1"});
-    const Outcome outcome = Finetune(options);
+  const auto trained = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"finetune", "--threads", "1",           "--model", Path("out"),  "--calib",   Path("calibration.txt"),
+                 "--length", "32",        "--batch",     "4",       "--steps",    "1",         "--validation",
+                 "4",        "--save",    Path("tuned"), "--quiet", "--adapters", "trainable", "--head"});
+    const Outcome outcome = Call(more);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     return std::pair(outcome.out, ReadJson("tuned/shiftrt.json")["provenance"]["finetune"]["settings"]);
   };
@@ -202,7 +206,7 @@ TEST_F(FinetuneCli, StoppedItContinuesToTheSameBits) {
                                             "--validate-every", "5",  "--adapters",           "trainable",
                                             "--dropout",        "0.1"};
   ASSERT_EQ(Finetune(options, "whole").status, 0);
-  for (const int signal : {SIGINT, SIGKILL}) {
+  for (const int signal : {SIGINT, SIGHUP, SIGKILL}) {
     fs::remove_all(dir_ / "tuned");
     int status = 0;
     for (int attempt = 0; status == 0; ++attempt) {  // until the program is caught in its training
@@ -213,10 +217,10 @@ TEST_F(FinetuneCli, StoppedItContinuesToTheSameBits) {
       ::kill(child, signal);
       status = Wait(child);
     }
-    EXPECT_EQ(status, signal == SIGINT ? 130 : 128 + SIGKILL) << ReadFile(dir_ / "stderr");
+    EXPECT_EQ(status, signal == SIGKILL ? 128 + SIGKILL : 130) << ReadFile(dir_ / "stderr");
     EXPECT_FALSE(fs::exists(dir_ / "tuned/shiftrt.json"));
     ASSERT_TRUE(fs::exists(dir_ / "tuned.checkpoint"));
-    if (signal == SIGINT) {
+    if (signal != SIGKILL) {
       EXPECT_NE(ReadFile(dir_ / "stderr").find("the same command continues"), std::string::npos);
     }
     // With another setting it is refused.
@@ -229,6 +233,33 @@ TEST_F(FinetuneCli, StoppedItContinuesToTheSameBits) {
     EXPECT_TRUE(Files("tuned") == Files("whole"));
     EXPECT_FALSE(fs::exists(dir_ / "tuned.checkpoint"));
   }
+}
+
+// Settings that do not go together are refused before the perplexity and before another training.
+TEST_F(FinetuneCli, IsCheckedBeforeItsFirstWork) {
+  EXPECT_FAILS(Finetune({"--steps", "100000", "--text", Path("heldout.txt")}), 2, "epochs take it");
+  EXPECT_FAILS(Finetune({"--method", "partial", "--layers", "99", "--text", Path("heldout.txt")}), 2, "--layers");
+  const Outcome outcome =
+      Call({"finetune", "--threads", "1", "--model", Path("model"), "--calib", Path("calibration.txt"), "--length",
+            "32", "--steps", "1", "--adapters", "frozen,trainable", "--save", Path("both"), "--quiet"});
+  EXPECT_FAILS(outcome, 2, "the model has no adapters to train");
+  EXPECT_FALSE(fs::exists(dir_ / "both"));
+  EXPECT_FAILS(Finetune({"--adapters", "frozen,frozen"}), 2, "given twice");
+  EXPECT_FAILS(
+      Call({"finetune", "--model", Path("model"), "--calib", Path("calibration.txt:16x64"), "--save", Path("both")}), 2,
+      "--samples and --length");
+}
+
+// A disk may have room for the result and none for a checkpoint, which is several times as large.
+TEST_F(FinetuneCli, WithoutRoomForACheckpointItGoesOn) {
+  const std::vector<std::string> options = {"--method", "partial", "--layers", "all", "--checkpoint-minutes", "0"};
+  ASSERT_EQ(Finetune(options, "whole").status, 0);
+  const uintmax_t result = fs::file_size(dir_ / "whole/own.safetensors");
+  const FileSizeLimit limit(2 * result);
+  const Outcome outcome = Finetune(options);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("goes on without a checkpoint"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(Files("tuned") == Files("whole"));
 }
 
 // The second of two trainings cannot start; the first is not repeated when it can.
@@ -400,7 +431,7 @@ TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
       {{"--targets", "q,x"}, "--targets: \"x\""},
       {{"--method", "full"}, "--method: \"full\""},
       {{"--method", "partial", "--layers", "1"}, "--layers: the model runs no block of layer 1"},
-      {{"--method", "partial", "--rank", "4"}, "--rank does not go with --method partial"},
+      {{"--method", "partial", "--rank", "4"}, "--rank: does not go with method partial"},
       {{"--loss", "mse"}, "--loss: \"mse\""},
       {{"--schedule", "step"}, "--schedule: \"step\""},
       {{"--warmup", "6"}, "--warmup: 6 steps"},

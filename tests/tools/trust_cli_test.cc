@@ -61,6 +61,42 @@ TEST_F(Cli, AReaderThatLeavesIsNoError) {
   EXPECT_EQ(ReadFile(dir_ / "err"), "");
 }
 
+// A command whose results go to files goes on; what it would have continued from stays until all is written.
+TEST_F(Cli, WhatIsDoneOutlivesALostOutput) {
+  const auto eval = [&](const std::function<void()>& prepare) {
+    return StatusOf({"eval", "--threads", "1", "--model", Path("model"), "--tasks", "piqa", "--data", EvalData(),
+                     "--quiet", "--json", Path("e.json"), "--journal", Path("j")},
+                    dir_ / "err", prepare);
+  };
+  EXPECT_EQ(eval([] { OutputTo("/dev/full"); }), 1);
+  EXPECT_TRUE(fs::exists(dir_ / "j"));
+  EXPECT_NE(ReadFile(dir_ / "err").find("the same command goes on"), std::string::npos);
+  fs::remove(dir_ / "e.json");
+  EXPECT_EQ(eval([] {
+              int ends[2];
+              if (::pipe(ends) != 0) ::_exit(97);
+              ::close(ends[0]);
+              ::dup2(ends[1], STDOUT_FILENO);
+            }),
+            0);
+  EXPECT_TRUE(ReadJson("e.json").is_object());
+  EXPECT_FALSE(fs::exists(dir_ / "j"));
+}
+
+// A file that is cut short while it is mapped ends the program with a message, and leaves nothing behind.
+TEST_F(Cli, AMappedFileThatIsCutShortIsReported) {
+  const fs::path weights = dir_ / "model/model.safetensors";
+  const pid_t child = Start({"generate", "--model", Path("model"), "--threads", "1", "--prompts",
+                             Path("calibration.txt"), "--max-tokens", "8", "--out", Path("out.jsonl")},
+                            dir_ / "stdout", dir_ / "stderr");
+  while (!fs::exists(dir_ / "out.jsonl.journal") && !Ended(child)) ::usleep(200);
+  fs::resize_file(weights, 4096);
+  const int status = Wait(child);
+  if (status == 0) GTEST_SKIP() << "it was done before";
+  EXPECT_EQ(status, 1) << ReadFile(dir_ / "stderr");
+  EXPECT_NE(ReadFile(dir_ / "stderr").find("cut short"), std::string::npos) << ReadFile(dir_ / "stderr");
+}
+
 // No file of the program takes the number of the closed stream and gets what is printed.
 TEST_F(Cli, AClosedOutputDoesNotEndUpInAFile) {
   StatusOf({"ppl", "--model", Path("model"), "--text", Path("heldout.txt"), "--threads", "1", "--json", Path("p.json")},

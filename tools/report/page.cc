@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+#include <string_view>
+
 #include "runtime/files.h"
 
 namespace shiftrt {
@@ -68,14 +71,20 @@ std::string Html(const Page& page) {
   return html + "</body></html>\n";
 }
 
+bool IsPage(const std::filesystem::path& file) {
+  std::string begin(4096, '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), std::ssize(begin));
+  return begin.find(std::string_view(kPageStyle).substr(0, 64)) != begin.npos;
+}
+
 void WritePage(const Page& page, const std::filesystem::path& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  Check(!error, "{}: cannot make the directory: {}", directory.string(), error.message());
+  AtomicDirectory out(directory);
   for (const Section& section : page.sections)
     for (const auto& part : section.parts)
-      if (const auto* chart = std::get_if<Chart>(&part)) WriteFile(directory / (chart->name + ".svg"), Svg(*chart));
-  WriteFile(directory / "index.html", Html(page));
+      if (const auto* chart = std::get_if<Chart>(&part)) out.Create(chart->name + ".svg").Write(Svg(*chart));
+  out.Create("index.html").Write(Html(page));
+  out.Commit();
 }
 
 }  // namespace shiftrt

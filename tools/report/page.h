@@ -34,7 +34,10 @@ struct Page {
 
 std::string Html(const Page& page);
 
-// Writes DIR/index.html and DIR/<chart>.svg for each chart, each under a temporary name first; makes DIR where needed.
+// Writes DIR/index.html and DIR/<chart>.svg for each chart, all or none; makes DIR where needed.
 void WritePage(const Page& page, const std::filesystem::path& directory);
+
+// Returns whether a file is a page that WritePage has written, by its style sheet.
+bool IsPage(const std::filesystem::path& file);
 
 }  // namespace shiftrt
