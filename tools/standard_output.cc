@@ -2,6 +2,7 @@
 #include "tools/standard_output.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,8 +27,13 @@ namespace {
 
 volatile std::sig_atomic_t reader_left = 0;
 
-void OnClosedPipe(int) {
+extern "C" void OnClosedPipe(int) {
   const int saved = errno;
+  pollfd output = {STDOUT_FILENO, 0, 0};
+  if (::poll(&output, 1, 0) != 1 || (output.revents & POLLERR) == 0) {  // it is another pipe or socket
+    errno = saved;
+    return;
+  }
   reader_left = 1;
   if (const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC); nowhere >= 0) {
     ::dup2(nowhere, STDOUT_FILENO);
@@ -53,7 +59,7 @@ std::string Lost() {
 void GoOnWithoutReader() {
   // A print that finds its buffer full would throw.
   if (::isatty(STDOUT_FILENO) == 0) std::setvbuf(stdout, nullptr, _IOFBF, size_t{1} << 16);
-  if (std::signal(SIGPIPE, OnClosedPipe) == SIG_IGN) std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGPIPE, OnClosedPipe);
 }
 
 void RequireStandardOutput() {

@@ -104,7 +104,7 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
 
 void CheckTrained(const Model& model, const FinetuneSettings& settings) {
   const Beginning beginning = BeginningOf(model, settings);
-  Parameters(*model.weights, beginning.plan, beginning.settings);
+  [[maybe_unused]] const Parameters throws_if_unfit(*model.weights, beginning.plan, beginning.settings);
   if (settings.method != Method::kReplacement && settings.loss != TrainingLoss::kCrossEntropy) TeacherPlan(model);
 }
 
