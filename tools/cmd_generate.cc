@@ -86,6 +86,8 @@ std::vector<std::vector<int32_t>> EncodePrompts(const GenerateOptions& options, 
       prompts.push_back(options.chat.chat ? model.EncodeMessage(text, options.chat.system) : model.Encode(text));
     } catch (const UsageError&) {
       throw;  // an option is wrong, and not this prompt
+    } catch (const Interrupted&) {
+      throw;
     } catch (const Error& error) {
       throw Error(fmt::format("{}: prompt {}: {}", options.prompts, prompts.size() + 1, error.what()));
     }

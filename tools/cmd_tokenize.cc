@@ -48,6 +48,8 @@ int Run(const TokenizeOptions& options) {
                     text = options.file.empty() ? options.text : ReadFileText(options.file);
   try {
     Print(options, tokenizer, chat.empty() ? text : tokenizer.RenderChat(ReadFileText(chat), chat));
+  } catch (const Interrupted&) {
+    throw;
   } catch (const Error& error) {
     if (options.file.empty()) throw;
     throw Error(fmt::format("{}: {}", options.file, error.what()));

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
-#include <system_error>
 #include <utility>
 
 #include "engine/gradient_sum.h"
@@ -113,9 +112,6 @@ class Loop {
       SaveUnsaved();
       throw;
     } catch (const PeerFailed&) {
-      SaveUnsaved();
-      throw;
-    } catch (const std::system_error&) {  // the observer could not print
       SaveUnsaved();
       throw;
     }
@@ -256,13 +252,7 @@ class Loop {
 
   // An exception of the observer, whatever its type, stops the training as an interruption does.
   void Observe() {
-    if (!job_.observer) return;
-    try {
-      job_.observer(history(), schedule_.steps);
-    } catch (...) {
-      SaveUnsaved();
-      throw;
-    }
+    if (job_.observer) OrSave([&] { job_.observer(history(), schedule_.steps); });
   }
 
   // The parameters are those of the last whole step: a step changes them at its end, when nobody waits for another's
@@ -305,9 +295,20 @@ class Loop {
     written_ = Clock::now();
   }
 
-  void CheckStopped() const {
+  void CheckStopped() {
     CheckInterrupted();
-    if (job_.poll) job_.poll();
+    if (job_.poll) OrSave(job_.poll);
+  }
+
+  // Calls what may throw to stop the training, whose state is then kept.
+  template <typename Call>
+  void OrSave(const Call& call) {
+    try {
+      call();
+    } catch (...) {
+      SaveUnsaved();
+      throw;
+    }
   }
 
   const TrainingJob& job_;

@@ -197,6 +197,23 @@ TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
   EXPECT_NE(Refusal([&] { Run(); }).find("its rate is \"0.02\""), std::string::npos);
 }
 
+// A poll that throws in a step leaves the state of the step before it.
+TEST_F(FinetuneTest, APollStopsATrainingThatContinues) {
+  schedule_.steps = 6;
+  const TrainingResult whole = Fresh();
+  std::filesystem::remove(directory_ / "checkpoint");
+  struct Stop {};
+  int64_t steps = 0;
+  const auto count = [&](const TrainingHistory& now, int64_t) { steps = now.steps(); };
+  const auto poll = [&] {
+    if (steps == 4) throw Stop();
+  };
+  EXPECT_THROW(Finetune({context_, model_, texts_, settings_, schedule_, {}, count, {}, poll}), Stop);
+  const TrainingResult resumed = Run();
+  EXPECT_EQ(resumed.history.resumed, 4);
+  EXPECT_EQ(resumed.history.losses, whole.history.losses);
+}
+
 // A checkpoint is refused by a training of which any one setting differs.
 TEST_F(FinetuneTest, ACheckpointBelongsToItsSettings) {
   schedule_.steps = 2;
