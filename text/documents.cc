@@ -13,6 +13,7 @@
 #include "runtime/json.h"
 #include "runtime/parquet.h"
 #include "runtime/parse.h"
+#include "runtime/printable.h"
 #include "runtime/text.h"
 
 namespace shiftrt {
@@ -144,11 +145,12 @@ std::vector<std::string> TextsIn(const std::string& list) {
 
 fs::path ResolveText(const std::string& name) {
   if (fs::path found = LookForText(name); !found.empty()) return found;
+  const std::string shown = Printable(name);  // a whole text may have been given in the place of a name
   // A name with a '.' or a '/' was meant as a file: say only that.
-  if (name.find_first_of("./") != name.npos) Fail("{}: no such file", name);
+  if (name.find_first_of("./") != name.npos) Fail("{}: no such file", shown);
   const std::string listed = DataDirectories();
-  Fail("no text called {}: neither a file, nor any of {} in the directories of SHIFTRT_DATA ({}){}", name,
-       fmt::join(FileNames(name), ", "), listed.empty() ? "not set" : listed,
+  Fail("no text called {}: neither a file, nor any of {} in the directories of SHIFTRT_DATA ({}){}", shown,
+       fmt::join(FileNames(shown), ", "), listed.empty() ? "not set" : listed,
        FindKnownText(name) != nullptr ? fmt::format("; `shiftrt pull --dataset {}` gets it", name) : "");
 }
 
