@@ -73,7 +73,9 @@ Resources Prepare(const Resources& resources) {
 int RankOf(const Processes& processes) { return processes.rank(); }
 int CountOf(const Processes& processes) { return processes.size(); }
 void Barrier(Processes& processes) { processes.Barrier(); }
-bool ReportFailure(Processes& processes, const std::string& reason) noexcept { return processes.Fail(reason); }
+bool ReportFailure(Processes& processes, const std::string& reason) noexcept {
+  return processes.Fail(reason) && !processes.first();
+}
 
 Resources Alone(const Resources& prepared) {
   return {.prepared = std::make_shared<const Context>(MakeContext(prepared).Alone())};

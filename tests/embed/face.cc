@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -457,7 +458,18 @@ void RefusesTrainings(const shiftrt::LanguageModel& model) {
                                                      {"warmup", {.warmup = nan}},
                                                      {"budget", {.budget = {.seconds = -1}}},
                                                      {"budget", {.budget = {.seconds = 1, .tokens = 1}}}})
-    EXPECT(Refusal<shiftrt::UsageError>([&, &wrong = wrong] { Finetune(model, wrong); }).find(field + ": ") == 0);
+    EXPECT(Refusal<shiftrt::UsageError>([&, &wrong = wrong] { CheckFinetune(model, wrong); }).find(field + ": ") == 0);
+  EXPECT(Refusal<shiftrt::UsageError>([] { CheckGiven(shiftrt::Method::kPartial, "lora.rank"); }).find("lora.rank") ==
+         0);
+  EXPECT(Refusal<shiftrt::UsageError>([] { CheckGiven(shiftrt::Method::kLora, "lora.rank"); }).empty());
+}
+
+// A program that no launcher has started is one process.
+void OneProcess() {
+  const std::shared_ptr<shiftrt::Processes> processes = shiftrt::JoinProcesses();
+  EXPECT(RankOf(*processes) == 0 && CountOf(*processes) == 1);
+  Barrier(*processes);
+  EXPECT(!ReportFailure(*processes, "nobody hears it"));
 }
 
 // A model that was trained and not pruned is not called pruned.
@@ -554,6 +566,7 @@ int main(int argc, char** argv) {
   EXPECT(shiftrt::Version() == std::to_string(SHIFTRT_VERSION_MAJOR) + "." + std::to_string(SHIFTRT_VERSION_MINOR) +
                                    "." + std::to_string(SHIFTRT_VERSION_PATCH));
   try {
+    OneProcess();
     Run(argv[1], argv[2]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -335,6 +335,22 @@ TEST_F(Cli, AKeptFitThatIsDamagedIsMadeAgain) {
   EXPECT_NE(again.err.find("what an interrupted command left cannot be used"), std::string::npos) << again.err;
 }
 
+// The same file of text with another number or length of samples is another calibration.
+TEST_F(Cli, AKeptFitIsThatOfItsSamples) {
+  const auto run = [&](const std::string& calibration) {
+    return Run({"--prune", "layers=1", "--calib", Path("calibration.txt:") + calibration, "--report", Path("page")});
+  };
+  fs::create_directories(dir_ / "page/index.html");
+  EXPECT_FAILS(run("8x32"), 1, "the same command continues");
+  fs::remove_all(dir_ / "page");
+  const Outcome other = run("16x64");
+  ASSERT_EQ(other.status, 0) << other.err;
+  EXPECT_EQ(other.err.find("where an interrupted command left them"), std::string::npos) << other.err;
+  const Outcome same = run("8x32");
+  ASSERT_EQ(same.status, 0) << same.err;
+  EXPECT_NE(same.err.find("where an interrupted command left them"), std::string::npos) << same.err;
+}
+
 TEST_F(Cli, WhatCannotBeWrittenIsRefusedBeforeTheWork) {
   WriteText(dir_ / "file", "");
   const Outcome save = Run({"--save", Path("file/saved")});
