@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/projection.h"
 
-#include "runtime/check.h"
+#include "runtime/random.h"
 
 namespace shiftrt {
 
@@ -60,7 +60,7 @@ ProjectionPass::ProjectionPass(const StagePass& pass, const TrainedStage& stage,
   const size_t row = RowOf(w);
   lora_ = stage.parameters.loras[row];
   const LoraSettings& lora = pass.lora;
-  dropout_ = {Dropout::Mix(Dropout::Mix(Dropout::Mix(lora.seed, lora.step), stage.index), row), lora.dropout};
+  dropout_ = {SplitMix64(SplitMix64(SplitMix64(lora.seed, lora.step), stage.index), row), lora.dropout};
 }
 
 bool ProjectionPass::Trained() const { return ReadsInput() || !dbias_.empty(); }

@@ -13,7 +13,6 @@
 #include "runtime/json.h"
 #include "runtime/parquet.h"
 #include "runtime/text.h"
-#include "tokenizers/utf8.h"
 
 namespace shiftrt {
 

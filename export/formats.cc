@@ -3,6 +3,7 @@
 
 #include "export/staged_directory.h"
 #include "runtime/check.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
@@ -35,12 +36,7 @@ const std::vector<ExportFormat>& ExportFormats() {
 }
 
 const ExportFormat& FindExportFormat(std::string_view name) {
-  std::vector<const ExportFormat*> known;
-  for (const ExportFormat& format : ExportFormats()) {
-    if (format.name == name) return format;
-    known.push_back(&format);
-  }
-  FailUsage(Field("format"), "no format \"{}\" (known: {})", name, Names(known));
+  return RowNamed(ExportFormats(), name, "format", "unknown format \"{}\"");
 }
 
 std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config) {

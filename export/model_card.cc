@@ -43,8 +43,7 @@ std::string NameOf(const ExportJob& job) {
   const Json named = BaseConfig(job.model.directory).value("_name_or_path", Json());
   if (named.is_string() && LooksLikeRepository(named.get_ref<const std::string&>())) return named.get<std::string>();
   const std::string& given = job.provenance.model;  // to the command that pruned it
-  const fs::path path = given.empty() ? directory : fs::path(given).lexically_normal();
-  return (path.has_filename() ? path : path.parent_path()).filename().string();
+  return WithName(given.empty() ? directory : fs::path(given)).filename().string();
 }
 
 // The lines "license: ..." and the like in the metadata block of the original's own card.

@@ -15,27 +15,17 @@ namespace shiftrt {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-// The path without a final slash.
-fs::path AsName(const fs::path& target) {
-  const fs::path whole = fs::absolute(target).lexically_normal();
-  return whole.has_filename() ? whole : whole.parent_path();
-}
-
-}  // namespace
-
 void CheckNewDirectory(const fs::path& target) {
   std::error_code error;
-  const fs::file_status status = fs::symlink_status(AsName(target), error);
+  const fs::file_status status = fs::symlink_status(WithName(target), error);
   if (status.type() == fs::file_type::not_found) return;
   if (status.type() != fs::file_type::directory)
     FailUsage(Field("output"), "{}: exists and is not a directory; name a new one", target.string());
-  if (!fs::is_empty(AsName(target), error) || error)
+  if (!fs::is_empty(target, error) || error)
     FailUsage(Field("output"), "{}: the directory is not empty; remove it, or name a new one", target.string());
 }
 
-StagedDirectory::StagedDirectory(const fs::path& target) : target_(AsName(target)) {
+StagedDirectory::StagedDirectory(const fs::path& target) : target_(fs::absolute(WithName(target))) {
   CheckNewDirectory(target);
   RemoveAbandoned(target_);
   staged_ = TemporaryName(target_);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "runtime/context.h"
+#include "runtime/random.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {
@@ -19,15 +20,9 @@ struct Dropout {
   uint32_t Threshold() const { return static_cast<uint32_t>(static_cast<double>(probability) * 0x1p32); }
   // The factor of the elements that are not dropped.
   float Scale() const { return 1 / (1 - probability); }
-  // 32 uniform bits for element `i`: the high half of output number i of SplitMix64, seeded with the key.
-  static constexpr uint32_t Bits(uint64_t key, uint64_t i) { return static_cast<uint32_t>(Mix(key, i) >> 32); }
-  // A separate key for each `part` of the object that `key` belongs to.
-  static constexpr uint64_t Mix(uint64_t key, uint64_t part) {
-    uint64_t z = key + (part + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  // 32 uniform bits for element `i`: the high half of output number i of SplitMix64, seeded with the key. Output number
+  // p of the key of an object is the key of its part p.
+  static constexpr uint32_t Bits(uint64_t key, uint64_t i) { return static_cast<uint32_t>(SplitMix64(key, i) >> 32); }
 };
 
 // out (m, n) = x with element (i, j), of index i n + j, dropped or scaled. out may be x. The gradient is the same

@@ -175,6 +175,14 @@ void WriteFile(const std::filesystem::path& path, std::string_view text) {
   file.Commit();
 }
 
+std::filesystem::path WithName(const std::filesystem::path& path) {
+  const auto named = [](const std::filesystem::path& normal) {
+    return normal.has_filename() ? normal : normal.parent_path();
+  };
+  const std::filesystem::path whole = named(path.lexically_normal()), name = whole.filename();
+  return name == "." || name == ".." ? named(std::filesystem::absolute(whole).lexically_normal()) : whole;
+}
+
 DirectoryLock::DirectoryLock(const std::filesystem::path& path)
     : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   constexpr int kTries = 6000;

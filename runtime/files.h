@@ -67,6 +67,10 @@ bool IsStream(const std::filesystem::path& path);
 bool Exists(const std::filesystem::path& path) noexcept;
 bool IsDirectory(const std::filesystem::path& path) noexcept;
 
+// Returns `path` in a form whose filename() is the name of what it stands for: without a final slash, and absolute
+// where it would end in `.` or `..`.
+std::filesystem::path WithName(const std::filesystem::path& path);
+
 // Flushes the names of its files to disk, as far as the file system lets it.
 void FlushDirectory(const std::filesystem::path& path);
 

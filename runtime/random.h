@@ -7,16 +7,19 @@
 
 namespace shiftrt {
 
-// SplitMix64 (Steele, Lea, Flood 2014).
+// Output number `i`, from 0, of the generator SplitMix64 (Steele, Lea, Flood 2014) with this seed.
+constexpr uint64_t SplitMix64(uint64_t seed, uint64_t i) {
+  uint64_t z = seed + (i + 1) * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+// The outputs of SplitMix64 one after the other.
 class Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  explicit Random(uint64_t seed) : seed_(seed) {}
+  uint64_t Next() { return SplitMix64(seed_, next_++); }
   // Uniform in [0, 1).
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
   // Uniform in [0, n), n > 0. The bias is below n / 2^64.
@@ -28,7 +31,7 @@ class Random {
   }
 
  private:
-  uint64_t state_;
+  uint64_t seed_, next_ = 0;
 };
 
 }  // namespace shiftrt

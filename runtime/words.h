@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words of an enumeration: what options, files and messages call its values.
+// The names that options, files and messages use: those of an enumeration's values, and those of a table's rows.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/check.h"
 
@@ -28,5 +30,18 @@ struct Words {
     FailUsage(Field(field), "{}; known: {}", fmt::format(wrong, word), fmt::join(words, ", "));
   }
 };
+
+// Returns the row of that name. Throws UsageError with that field for another name: `wrong` says what it is not, and
+// the names that are known follow.
+template <typename Row>
+const Row& RowNamed(const std::vector<Row>& rows, std::string_view name, const char* field,
+                    fmt::format_string<std::string_view&> wrong) {
+  std::string known;
+  for (const Row& row : rows) {
+    if (name == row.name) return row;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+  }
+  FailUsage(Field(field), "{}; known: {}", fmt::format(wrong, name), known);
+}
 
 }  // namespace shiftrt

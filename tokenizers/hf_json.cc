@@ -8,7 +8,6 @@
 #include "runtime/json.h"
 #include "tokenizers/bpe.h"
 #include "tokenizers/load.h"
-#include "tokenizers/utf8.h"
 
 namespace shiftrt {
 

@@ -9,6 +9,7 @@
 #include "tools/evaluation.h"
 #include "tools/kept_fit.h"
 #include "tools/options.h"
+#include "tools/outputs.h"
 #include "tools/recipe.h"
 #include "tools/report_output.h"
 #include "tools/standard_output.h"
@@ -31,10 +32,6 @@ void CheckNames(const std::vector<std::string>& names, const std::vector<std::st
       FailUsage("--variants {}: only {} here", name, fmt::join(known, ", "));
   for (const std::string& name : names)
     if (std::count(names.begin(), names.end(), name) > 1) FailUsage("--variants: {} is named twice", name);
-}
-
-std::string NameOfDirectory(const std::string& directory) {
-  return (std::filesystem::absolute(directory) / "").lexically_normal().parent_path().filename();
 }
 
 // Those the user named, in that order; all where none is named.

@@ -14,6 +14,7 @@
 #include "tools/evaluation.h"
 #include "tools/finetune_output.h"
 #include "tools/options.h"
+#include "tools/outputs.h"
 #include "tools/paper/finetuning.h"
 #include "tools/paper/paper.h"
 #include "tools/report_output.h"
@@ -143,16 +144,14 @@ std::vector<Training> Trainings(const FinetuneCommand& command, const LanguageMo
     FailUsage("--adapters {}: a word is given twice", fmt::join(modes, ","));
   // A preset made for models with adapters goes with one that has none, as in the paper's own comparison.
   if (!command.preset.empty() && model.Adapters() == 0) modes = {kFrozen};
-  fs::path save = command.save;
-  if (!save.has_filename()) save = save.parent_path();  // "out/"
   std::vector<Training> trainings;
   for (const std::string& mode : modes) {
     Training& training = trainings.emplace_back();
     training.settings = settings;
     training.settings.adapters = mode == kTrainable;
-    training.save = save;
+    training.save = command.save;
     fs::path& checkpoint = training.settings.checkpoint;
-    checkpoint = command.checkpoint.empty() ? save.string() + ".checkpoint" : command.checkpoint;
+    checkpoint = command.checkpoint.empty() ? CheckpointBeside(command.save) : fs::path(command.checkpoint);
     if (modes.size() == 1) continue;
     training.name = mode;
     training.save /= mode;

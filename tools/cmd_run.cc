@@ -15,6 +15,7 @@
 #include "tools/finetune_output.h"
 #include "tools/kept_fit.h"
 #include "tools/options.h"
+#include "tools/outputs.h"
 #include "tools/recipe.h"
 #include "tools/report_output.h"
 #include "tools/run_report.h"
@@ -129,9 +130,7 @@ std::string RecoveryText(const RunOptions& options, const LanguageModel& model) 
 
 // The file that keeps an interrupted recovery: beside the directory that is saved, or in the cache.
 fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repaired) {
-  fs::path save = options.save;
-  if (!save.has_filename()) save = save.parent_path();  // "out/"
-  if (!save.empty()) return save.string() + ".checkpoint";
+  if (!options.save.empty()) return CheckpointBeside(options.save);
   return CacheFile("recover",
                    fmt::format("{} {} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
                                options.recover, options.recover_text, options.recover_loss, options.common.seed),

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <string_view>
 
-#include "api/repair.h"
 #include "eval/task.h"
 #include "export/formats.h"
 #include "shift/corrections/corrections.h"

@@ -17,7 +17,6 @@
 #include "shiftrt/repair.h"
 #include "tools/comparison.h"
 #include "tools/options.h"
-#include "tools/selection.h"
 #include "tools/table.h"
 
 namespace shiftrt {

@@ -165,9 +165,12 @@ fs::path WholePath(const fs::path& path) {
   if (path.empty()) return path;
   std::error_code error;
   const fs::path plain = fs::absolute(path).lexically_normal(), followed = fs::weakly_canonical(plain, error);
-  const fs::path& whole = error ? plain : followed;
-  return whole.has_filename() ? whole : whole.parent_path();
+  return WithName(error ? plain : followed);
 }
+
+std::string NameOfDirectory(const fs::path& directory) { return WithName(directory).filename().string(); }
+
+fs::path CheckpointBeside(const fs::path& directory) { return WithName(directory).string() + ".checkpoint"; }
 
 bool MayBeJournal(const fs::path& file) {
   constexpr size_t kDigits = 16;  // each line begins with a checksum of this length

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks, before the work, that no output of a command replaces one of its inputs or another output.
+// The paths of outputs. They are checked before the work, so that none replaces an input or another output.
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace CLI {
 class App;
@@ -21,6 +22,11 @@ bool CheckPaths(CLI::App& command);
 // An absolute path without links, dots and a '/' at its end, so that two paths of one file are the same. The file need
 // not exist. "" stays "".
 std::filesystem::path WholePath(const std::filesystem::path& path);
+
+// Returns the name of a directory, also that of "out/" and ".".
+std::string NameOfDirectory(const std::filesystem::path& directory);
+// Returns the checkpoint of a training whose result is saved to `directory`: the file NAME.checkpoint beside it.
+std::filesystem::path CheckpointBeside(const std::filesystem::path& directory);
 
 // False for a file in which a journal (runtime/checked_lines.h) would be taken up although it is something else: it has
 // no line whose checksum is right, nor the beginning of one. Throws Error if it cannot be read.

@@ -6,7 +6,7 @@
 /// Major part of the version of these headers. It changes with every incompatible change once it is at least 1.
 #define SHIFTRT_VERSION_MAJOR 0
 /// Minor part of the version of these headers. While the major part is 0, it changes with every incompatible change.
-#define SHIFTRT_VERSION_MINOR 1
+#define SHIFTRT_VERSION_MINOR 2
 /// Patch part of the version of these headers.
 #define SHIFTRT_VERSION_PATCH 0
 

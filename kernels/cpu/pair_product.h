@@ -139,22 +139,12 @@ void PackPairRight(const BFloat16* b, int64_t stride, int64_t cols, int64_t dept
 template <typename Pairs>
 void PackPairPanel(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
   constexpr int kCols = 2 * kLanes;
-  switch (dtype) {
-    case DType::kBFloat16:
-      return PackPairRows<Pairs, kCols>(static_cast<const BFloat16*>(w), stride, cols, depth, packed);
-    case DType::kFloat16:
-      return PackPairRows<Pairs, kCols>(static_cast<const Float16*>(w), stride, cols, depth, packed);
-    default: return PackPairRows<Pairs, kCols>(static_cast<const float*>(w), stride, cols, depth, packed);
-  }
+  WithElements(w, dtype, [&](const auto* rows) { PackPairRows<Pairs, kCols>(rows, stride, cols, depth, packed); });
 }
 
 template <typename Pairs>
 void PackPairRightOf(const void* b, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
-  switch (dtype) {
-    case DType::kBFloat16: return PackPairRight<Pairs>(static_cast<const BFloat16*>(b), stride, cols, depth, packed);
-    case DType::kFloat16: return PackPairRight<Pairs>(static_cast<const Float16*>(b), stride, cols, depth, packed);
-    default: return PackPairRight<Pairs>(static_cast<const float*>(b), stride, cols, depth, packed);
-  }
+  WithElements(b, dtype, [&](const auto* rows) { PackPairRight<Pairs>(rows, stride, cols, depth, packed); });
 }
 
 template <typename Pairs>

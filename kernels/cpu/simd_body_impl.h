@@ -18,6 +18,16 @@ float WidenOne(T value) {
   return static_cast<float>(value);
 }
 
+// Calls visit with a pointer to the elements: const float* unless they are stored in 16 bits.
+template <typename Visit>
+void WithElements(const void* data, DType dtype, const Visit& visit) {
+  switch (dtype) {
+    case DType::kBFloat16: return visit(static_cast<const BFloat16*>(data));
+    case DType::kFloat16: return visit(static_cast<const Float16*>(data));
+    default: return visit(static_cast<const float*>(data));
+  }
+}
+
 // The prefetch distance of a stream of weights: small enough to stay within the next row, and large enough to cover the
 // latency of main memory.
 constexpr int64_t kPrefetchBytes = 1024;
@@ -80,16 +90,9 @@ void RowsOfType(const float* x, int64_t x_stride, int64_t m, const T* w, int64_t
 template <typename V>
 void Rows(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
           int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
-  switch (dtype) {
-    case DType::kBFloat16:
-      return RowsOfType<V>(x, x_stride, m, static_cast<const BFloat16*>(w), k, begin, end, bias, accumulate, y,
-                           y_stride);
-    case DType::kFloat16:
-      return RowsOfType<V>(x, x_stride, m, static_cast<const Float16*>(w), k, begin, end, bias, accumulate, y,
-                           y_stride);
-    default:
-      return RowsOfType<V>(x, x_stride, m, static_cast<const float*>(w), k, begin, end, bias, accumulate, y, y_stride);
-  }
+  WithElements(w, dtype, [&](const auto* elements) {
+    RowsOfType<V>(x, x_stride, m, elements, k, begin, end, bias, accumulate, y, y_stride);
+  });
 }
 
 // The beginning of PackTransposed for bfloat16, with half the exchanges: pairs of elements are transposed before they
@@ -152,11 +155,7 @@ template <typename V>
 void PackPanel(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
   constexpr int kCols = 2 * V::kWidth;
   auto* out = static_cast<float*>(packed);
-  switch (dtype) {
-    case DType::kBFloat16: return PackTransposed<V, kCols>(static_cast<const BFloat16*>(w), stride, cols, depth, out);
-    case DType::kFloat16: return PackTransposed<V, kCols>(static_cast<const Float16*>(w), stride, cols, depth, out);
-    default: return PackTransposed<V, kCols>(static_cast<const float*>(w), stride, cols, depth, out);
-  }
+  WithElements(w, dtype, [&](const auto* rows) { PackTransposed<V, kCols>(rows, stride, cols, depth, out); });
 }
 
 template <typename V>
@@ -181,11 +180,7 @@ template <typename V>
 void PackRight(const void* b, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
   constexpr int kCols = 2 * V::kWidth;
   auto* out = static_cast<float*>(packed);
-  switch (dtype) {
-    case DType::kBFloat16: return PackStraight<V, kCols>(static_cast<const BFloat16*>(b), stride, cols, depth, out);
-    case DType::kFloat16: return PackStraight<V, kCols>(static_cast<const Float16*>(b), stride, cols, depth, out);
-    default: return PackStraight<V, kCols>(static_cast<const float*>(b), stride, cols, depth, out);
-  }
+  WithElements(b, dtype, [&](const auto* rows) { PackStraight<V, kCols>(rows, stride, cols, depth, out); });
 }
 
 template <typename V>

@@ -270,20 +270,12 @@ constexpr BlockProduct MakeTileProduct() {
 // Packs the one part of each element for a rounded product.
 inline void PackRoundedPanel(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
   auto* const out = static_cast<uint16_t*>(packed);
-  switch (dtype) {
-    case DType::kBFloat16: return PackTilePanelOf<1>(static_cast<const BFloat16*>(w), stride, cols, depth, out);
-    case DType::kFloat16: return PackTilePanelOf<1>(static_cast<const Float16*>(w), stride, cols, depth, out);
-    default: return PackTilePanelOf<1>(static_cast<const float*>(w), stride, cols, depth, out);
-  }
+  WithElements(w, dtype, [&](const auto* rows) { PackTilePanelOf<1>(rows, stride, cols, depth, out); });
 }
 
 inline void PackRoundedRight(const void* b, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
   auto* const out = static_cast<uint16_t*>(packed);
-  switch (dtype) {
-    case DType::kBFloat16: return PackTileRightOf<1>(static_cast<const BFloat16*>(b), stride, cols, depth, out);
-    case DType::kFloat16: return PackTileRightOf<1>(static_cast<const Float16*>(b), stride, cols, depth, out);
-    default: return PackTileRightOf<1>(static_cast<const float*>(b), stride, cols, depth, out);
-  }
+  WithElements(b, dtype, [&](const auto* rows) { PackTileRightOf<1>(rows, stride, cols, depth, out); });
 }
 
 // The rounded product, for a right operand of any type.

@@ -254,11 +254,8 @@ struct WeightGradientKernel {
       for (int64_t group = Warp(); group < args.groups; group += kWarps)
         sum += args.dy.At(group)[col] * (args.x.At(group)[col] - (args.means != nullptr ? args.means[group] : 0)) *
                args.scales[group];
-    sums[Thread()] = sum;
-    SyncThreads();
-    if (Warp() != 0 || col >= args.x.n) return;
-    for (int w = 1; w < kWarps; ++w) sum += sums[w * kWarpSize + Lane()];
-    args.dweight[col] += sum;
+    sum = LaneSum<kThreads>(sum, sums);
+    if (Warp() == 0 && col < args.x.n) args.dweight[col] += sum;
   }
 };
 

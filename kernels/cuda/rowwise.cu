@@ -149,18 +149,6 @@ struct AddStep {
   }
 };
 
-struct ScaleStep {
-  RowsOf<float> x;
-  float factor;
-  template <bool kWide>
-  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
-    float values[8];
-    Read<kWide>(x.At(row, col), count, values);
-    for (int j = 0; j < 8; ++j) values[j] *= factor;
-    Write<kWide>(x.At(row, col), count, values);
-  }
-};
-
 struct SoftCapStep {
   RowsOf<float> x;
   float cap;
@@ -263,11 +251,8 @@ struct ColumnSumsKernel {
     float sum = 0;
     if (col < args.cols)
       for (int64_t row = Warp(); row < args.rows; row += kWarps) sum += *args.x.At(row, col);
-    sums[Thread()] = sum;
-    SyncThreads();
-    if (Warp() != 0 || col >= args.cols) return;
-    for (int w = 1; w < kWarps; ++w) sum += sums[w * kWarpSize + Lane()];
-    args.to[col] += sum;
+    sum = LaneSum<kThreads>(sum, sums);
+    if (Warp() == 0 && col < args.cols) args.to[col] += sum;
   }
 };
 
@@ -317,7 +302,8 @@ void AddRows(Stream stream, MatrixView<const float> from, MatrixView<float> to, 
 void ScaleRows(Stream stream, float factor, MatrixView<float> x) {
   ForColumns(x.cols, [&](int64_t first, int64_t count) {
     const MatrixView<float> part = Columns(x, first, count);
-    LaunchRows(stream, ScaleStep{Of(part), factor}, part);
+    LaunchRows(stream, CopyStep<float, float>{Of(MatrixView<const float>(part)), Of(part), nullptr, nullptr, factor},
+               part);
   });
 }
 

@@ -68,6 +68,17 @@ SHIFTRT_DEVICE T BlockSum(T value, Shared<T> scratch) {
   return sum;
 }
 
+// Each thread of the first warp gets the sum over the warps of the values in its lane, added in their order. `scratch`
+// has one element per thread.
+template <int kThreads>
+SHIFTRT_DEVICE float LaneSum(float value, Shared<float> scratch) {
+  scratch[Thread()] = value;
+  SyncThreads();
+  if (Warp() == 0)
+    for (int w = 1; w < kThreads / kWarpSize; ++w) value += scratch[w * kWarpSize + Lane()];
+  return value;
+}
+
 // Every thread gets the sum over the threads before it. `scratch` is as above.
 template <typename T>
 SHIFTRT_DEVICE T BlockSumBefore(T value, Shared<T> scratch) {

@@ -3,7 +3,6 @@
 
 #include <mutex>
 
-#include "runtime/check.h"
 #include "runtime/cuda/switches.h"
 
 namespace shiftrt::gpu {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "runtime/check.h"
-#include "runtime/host_memory.h"
 #include "runtime/stopwatch.h"
 #include "shift/corrections/corrections.h"
 #include "shift/measure/heldout_loss.h"

@@ -4,6 +4,7 @@
 #include <fmt/args.h>
 
 #include "runtime/check.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
@@ -66,12 +67,7 @@ const std::vector<Correction>& Corrections() {
 }
 
 const Correction& FindCorrection(std::string_view name) {
-  std::string known;
-  for (const Correction& correction : Corrections()) {
-    if (name == correction.name) return correction;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", correction.name);
-  }
-  FailUsage(Field("correction"), "unknown correction \"{}\"; known: {}", name, known);
+  return RowNamed(Corrections(), name, "correction", "unknown correction \"{}\"");
 }
 
 std::string WhyRefused(const Correction& correction, SettingSet used) {

@@ -22,22 +22,6 @@ constexpr std::string_view kLayers = "layers=", kParameters = "params=", kBytes 
 
 bool ParseIndex(std::string_view text, int64_t* value) { return ParseNumber(text, value) && *value >= 0; }
 
-using Suffix = std::pair<std::string_view, double>;
-
-// "6.3B" with the unit B = 1e9; the units are tried in order, none means 1. At least 1.
-bool ParseWithUnit(std::string_view text, std::initializer_list<Suffix> units, int64_t* value) {
-  double number = 0, scale = 1;
-  for (const auto& [suffix, factor] : units) {
-    if (!text.ends_with(suffix)) continue;
-    text.remove_suffix(suffix.size());
-    scale = factor;
-    break;
-  }
-  if (!ParseNumber(text, &number) || !(number * scale >= 1 && number * scale < 1e18)) return false;
-  *value = static_cast<int64_t>(number * scale);
-  return true;
-}
-
 // "3.attn,5.mlp,8-10", in the order of depth.
 std::vector<BlockPart> ParseLayers(std::string_view list, const std::string& text) {
   constexpr int64_t kMaxLayer = 100000;  // bounds what a range can allocate
@@ -59,12 +43,11 @@ std::vector<BlockPart> ParseLayers(std::string_view list, const std::string& tex
 void ParseAmount(std::string_view amount, PruneSpec& spec) {
   constexpr double kKi = 1024, kMi = kKi * kKi, kGi = kMi * kKi;
   if (amount.starts_with(kParameters)) {
-    const auto units = {Suffix{"k", 1e3}, Suffix{"M", 1e6}, Suffix{"B", 1e9}, Suffix{"G", 1e9}};
-    if (!ParseWithUnit(amount.substr(kParameters.size()), units, &spec.parameters))
+    if (!ParseParameters(amount.substr(kParameters.size()), &spec.parameters))
       FailUsage(Field("prune"), "{}: \"{}\" is not a number of parameters (params=6.3B)", spec.text, amount);
   } else if (amount.starts_with(kBytes)) {
-    const auto units = {Suffix{"KiB", kKi}, Suffix{"MiB", kMi}, Suffix{"GiB", kGi}, Suffix{"kB", 1e3},
-                        Suffix{"MB", 1e6},  Suffix{"GB", 1e9},  Suffix{"B", 1}};
+    const auto units = {UnitSuffix{"KiB", kKi}, UnitSuffix{"MiB", kMi}, UnitSuffix{"GiB", kGi}, UnitSuffix{"kB", 1e3},
+                        UnitSuffix{"MB", 1e6},  UnitSuffix{"GB", 1e9},  UnitSuffix{"B", 1}};
     if (!ParseWithUnit(amount.substr(kBytes.size()), units, &spec.bytes))
       FailUsage(Field("prune"), "{}: \"{}\" is not a number of bytes (bytes=12GiB)", spec.text, amount);
   } else if (ParseNumber(amount, &spec.count)) {

@@ -144,17 +144,6 @@ class Decomposing : public PendingFactors {
   std::future<void> host_;  // its destructor waits
 };
 
-// "500k", "4M" or a plain number, at least 1.
-bool ParseScaled(std::string_view text, int64_t* value) {
-  double scale = 1, number = 0;
-  for (const auto& [suffix, power] : {std::pair('k', 1e3), std::pair('M', 1e6), std::pair('G', 1e9)})
-    if (text.ends_with(suffix)) scale = power;
-  if (scale > 1) text.remove_suffix(1);
-  if (!ParseNumber(text, &number) || !(number * scale >= 1 && number * scale < 1e15)) return false;
-  *value = static_cast<int64_t>(number * scale);
-  return true;
-}
-
 int64_t RankOfEnergy(const std::vector<double>& singular_values, double share) {
   double total = 0, kept = 0;
   for (double value : singular_values) total += value * value;
@@ -216,7 +205,7 @@ RankSpec ParseRank(const std::string& text) {
   }
   if (view.starts_with(kBudget)) {
     spec.kind = RankSpec::Kind::kBudget;
-    if (ParseScaled(view.substr(kBudget.size()), &spec.parameters)) return spec;
+    if (ParseParameters(view.substr(kBudget.size()), &spec.parameters)) return spec;
     FailUsage(Field("rank"), "{}: a budget is a number of parameters (500k, 4M)", text);
   }
   if (!ParseNumber(view, &spec.rank) || spec.rank < 1)

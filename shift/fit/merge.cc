@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
 #include "runtime/words.h"
 #include "shift/fit/convert.h"

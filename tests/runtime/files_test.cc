@@ -357,5 +357,16 @@ TEST(HashHex, IsXxh3) {
   EXPECT_EQ(HashHex("abc"), HashHex(std::as_bytes(std::span("abc", 3))));
 }
 
+TEST(WithName, EndsInTheNameOfTheFile) {
+  for (const char* path : {"a/out", "a/out/", "a/./out//", "a/b/../out/"}) EXPECT_EQ(WithName(path), "a/out") << path;
+  EXPECT_EQ(WithName("out/"), "out");
+  EXPECT_EQ(WithName("/"), "/");
+  EXPECT_EQ(WithName(""), "");
+  const fs::path here = fs::current_path();
+  for (const char* path : {".", "./", "a/.."}) EXPECT_EQ(WithName(path), here) << path;
+  EXPECT_EQ(WithName(".."), here.parent_path());
+  EXPECT_EQ(WithName("../"), here.parent_path());
+}
+
 }  // namespace
 }  // namespace shiftrt

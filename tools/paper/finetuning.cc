@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/paper/finetuning.h"
 
-#include "runtime/check.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
@@ -72,12 +72,7 @@ const std::vector<FinetunePreset>& FinetunePresets() {
 }
 
 const FinetunePreset& FindFinetunePreset(const std::string& name) {
-  std::string known;
-  for (const FinetunePreset& preset : FinetunePresets()) {
-    if (name == preset.name) return preset;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", preset.name);
-  }
-  FailUsage(Field("preset"), "unknown preset \"{}\"; known: {}", name, known);
+  return RowNamed(FinetunePresets(), name, "preset", "unknown preset \"{}\"");
 }
 
 std::vector<PaperFinetuning> PaperFinetuningNumbers(const std::string& model, const std::string& preset) {

@@ -7,7 +7,8 @@
 #include <filesystem>
 #include <limits>
 
-#include "runtime/check.h"
+#include "runtime/files.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
@@ -171,17 +172,11 @@ const std::vector<Preset>& Presets() {
 }
 
 const Preset& FindPreset(const std::string& name) {
-  std::string known;
-  for (const Preset& preset : Presets()) {
-    if (name == preset.name) return preset;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", preset.name);
-  }
-  FailUsage(Field("preset"), "unknown preset \"{}\"; known: {}", name, known);
+  return RowNamed(Presets(), name, "preset", "unknown preset \"{}\"");
 }
 
 std::string PaperModel(const std::string& name) {
-  const std::filesystem::path path(name);
-  const std::string lowered = Lowered((path.has_filename() ? path : path.parent_path()).filename().string());
+  const std::string lowered = Lowered(WithName(name).filename().string());
   for (const PaperRow& row : kResults)
     if (lowered == Lowered(row.model)) return row.model;
   // As people write it in this project's own commands.
