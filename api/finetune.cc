@@ -186,9 +186,9 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   settings.loss = TrainingLoss::kCrossEntropy;
   settings.rate = 1e-4;
   settings.decay = Decay::kCosine;
-  settings.length = 256;
+  settings.length = 1024;
   settings.divide = true;
-  settings.batch = 4;
+  settings.batch = 1;
   settings.validation = 48;
   settings.validate_every = 0.1;
   settings.budget = budget;

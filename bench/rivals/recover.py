@@ -157,9 +157,10 @@ def run_ours(args, scratch, name, *repair):
     peaks = [peak_of([args.shiftrt, "run", "--model", args.model, "--prune", f"layers={args.layers}", *repair, "--text",
                       f"{scratch}/heldout.jsonl", "--text-tokens", "256", "--max-tokens", "1", *common, "--save", f"{scratch}/{name}",
                       "--json", f"{scratch}/{name}.json"]),
-             peak_of([args.shiftrt, "finetune", "--model", f"{scratch}/{name}", "--preset", "recover", "--loss", "both", "--budget",
-                      f"tokens={args.budget}", "--calib", f"{scratch}/train.jsonl", "--validation",
-                      f"{scratch}/heldout.jsonl:{args.heldout}", *common, "--products", args.products,
+             peak_of([args.shiftrt, "finetune", "--model", f"{scratch}/{name}", "--preset", "recover", "--loss", "both",
+                      "--length", str(LENGTH), "--batch", str(BATCH), "--budget", f"tokens={args.budget}", "--calib",
+                      f"{scratch}/train.jsonl", "--validation", f"{scratch}/heldout.jsonl:{args.heldout}", *common, "--products",
+                      args.products,
                       *(["--memory", args.memory] if args.memory else []), "--save", f"{scratch}/{name}-recovered", "--json",
                       f"{scratch}/{name}-recovered.json"])]
     before = json.loads((scratch / f"{name}.json").read_text())["seconds"]["fit"]
