@@ -6,6 +6,7 @@
 #include "api/repair.h"
 #include "runtime/check.h"
 #include "runtime/parse.h"
+#include "runtime/words.h"
 #include "shift/criteria/criteria.h"
 
 namespace shiftrt {
@@ -123,12 +124,7 @@ const std::vector<NamedRecipe>& NamedRecipes() {
 }
 
 const NamedRecipe& FindNamedRecipe(std::string_view name) {
-  std::vector<const char*> known;
-  for (const NamedRecipe& recipe : NamedRecipes()) {
-    if (name == recipe.name) return recipe;
-    known.push_back(recipe.name);
-  }
-  FailUsage(Field("recipe"), "{}: known are {}", name, fmt::join(known, ", "));
+  return RowNamed(NamedRecipes(), name, "recipe", "unknown recipe \"{}\"");
 }
 
 Recipe FindRecipe(std::string_view name) {
