@@ -132,11 +132,11 @@ class KernelBench {
   KernelBench(Stream stream, int multiprocessors, const GpuLimits& limits, Progress& progress)
       : stream(stream), multiprocessors(multiprocessors), limits_(limits), progress_(progress) {}
   void Time(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
-    Add({room, name, 0, bytes, flops, flops / limits_.matrix_peak}, body);
+    Add({.room = room, .name = name, .bytes = bytes, .flops = flops, .floor = flops / limits_.matrix_peak}, body);
   }
   // `flops` are float64 FLOP.
   void TimeDouble(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
-    Add({room, name, 0, bytes, flops, flops / limits_.double_peak}, body);
+    Add({.room = room, .name = name, .bytes = bytes, .flops = flops, .floor = flops / limits_.double_peak}, body);
   }
 
   const Stream stream;

@@ -209,9 +209,11 @@ class Loop {
     constexpr int64_t kSteps = 10;
     const int64_t steps = history().steps();
     if (steps < kSteps) return;
-    const double first = history().losses.front(), last = history().MeanLoss(steps - kSteps, steps);
+    // The first step may have a single sequence, which is easier than most.
+    const double held_out = history().validations.empty() ? 0 : history().validations.front().loss,
+                 first = std::max(history().losses.front(), held_out), last = history().MeanLoss(steps - kSteps, steps);
     Check(!objective_.Diverged(first, last),
-          "step {}: the training diverges: the mean loss of the last {} steps is {:.4g}, that of the first step was "
+          "step {}: the training diverges: the mean loss of the last {} steps is {:.4g}, before the training it was "
           "{:.4g}. {}",
           steps, kSteps, last, first, Advice());
   }

@@ -6,7 +6,7 @@ namespace shiftrt::gpu {
 
 namespace {
 
-constexpr int kMostHeads = 8;      // query heads per block
+constexpr int kMostHeads = 4;      // query heads per block
 constexpr int kKeysPerSplit = 64;  // fewer keys are not worth another block
 constexpr int kMostSplits = 64;
 
@@ -23,7 +23,7 @@ constexpr int StateSize(int head_dim) { return head_dim + 2; }
 // take turns at the keys. Each lane holds 8 elements of the head.
 template <typename T, int kHeadDim, int kHeads, bool kCapped>
 struct SplitKernel {
-  static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
   static constexpr int kUsedLanes = kHeadDim / 8;
   static constexpr int kLanes = kUsedLanes <= 8 ? 8 : kUsedLanes <= 16 ? 16 : 32;
   static constexpr int kGroups = kWarpSize / kLanes;
@@ -48,20 +48,46 @@ struct SplitKernel {
     float maximum[kHeads], sum[kHeads], values[kHeads][8];
   };
 
-  static SHIFTRT_DEVICE void TakeKey(const Args& args, const float (&q)[kHeads][8], const float (&key)[8],
-                                     const float (&value)[8], bool valid, State& state) {
+  // Adds a batch of keys, of which the first `valid` count. All scores are computed before the state changes, so that
+  // their shuffles do not wait for each other, and the state is scaled once for all of them.
+  static SHIFTRT_DEVICE void TakeKeys(const Args& args, const float (&q)[kHeads][8], const Raw8<T> (&keys)[kBatch],
+                                      const Raw8<T> (&values)[kBatch], int valid, State& state) {
+    float scores[kBatch][kHeads];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      float key[8];
+      Widen8(keys[i], key);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        float score = 0;
+        for (int j = 0; j < 8; ++j) score += q[h][j] * key[j];
+        score = WarpSum<kLanes>(score);
+        scores[i][h] = kCapped ? Tanh(score) * args.scales.outer : score;
+      }
+    }
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      float score = 0;
-      for (int j = 0; j < 8; ++j) score += q[h][j] * key[j];
-      score = WarpSum<kLanes>(score);
-      if constexpr (kCapped) score = Tanh(score) * args.scales.outer;
-      if (!valid) continue;  // the shuffles above need every lane
-      const float maximum = Larger(state.maximum[h], score);
-      const float before = Weight(state.maximum[h], maximum), now = Weight(score, maximum);
+      float maximum = state.maximum[h];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        if (i < valid) maximum = Larger(maximum, scores[i][h]);
+      const float before = Weight(state.maximum[h], maximum);
       state.maximum[h] = maximum;
-      state.sum[h] = state.sum[h] * before + now;
-      for (int j = 0; j < 8; ++j) state.values[h][j] = state.values[h][j] * before + now * value[j];
+      state.sum[h] *= before;
+      for (int j = 0; j < 8; ++j) state.values[h][j] *= before;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        scores[i][h] = i < valid ? Weight(scores[i][h], maximum) : 0;
+        state.sum[h] += scores[i][h];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      float value[8];
+      Widen8(values[i], value);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h)
+        for (int j = 0; j < 8; ++j) state.values[h][j] += scores[i][h] * value[j];
     }
   }
 
@@ -122,13 +148,7 @@ struct SplitKernel {
         values[i] = LoadOnce8(args.values + at + 8 * lane);
       }
       SyncWarp();  // keeps the loads above together, so that all are issued before the first use
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        float key[8], value[8];
-        Widen8(keys[i], key);
-        Widen8(values[i], value);
-        TakeKey(args, q, key, value, first_key + i * kStep < end, state);
-      }
+      TakeKeys(args, q, keys, values, Blocks(end - first_key, kStep), state);
     }
     MergeGroups(state);
     if (Lane() < kUsedLanes) Leave(state, states, lane);
@@ -211,7 +231,7 @@ struct SplitKernel {
 };
 
 int Group(const AttentionShape& shape) { return shape.heads / shape.kv_heads; }
-int HeadsPerBlock(const AttentionShape& shape) { return Group(shape) == 1 ? 1 : Group(shape) <= 4 ? 4 : kMostHeads; }
+int HeadsPerBlock(const AttentionShape& shape) { return Group(shape) == 1 ? 1 : kMostHeads; }
 int ChunksPerKvHead(const AttentionShape& shape) { return Blocks(Group(shape), HeadsPerBlock(shape)); }
 
 template <typename T, int kHeadDim, int kHeads, bool kCapped>
@@ -257,11 +277,8 @@ void AttendSplit(Stream stream, const SplitAttention& call) {
     WithType("attention", call.keys.dtype, [&](auto type) {
       using T = decltype(type);
       const auto launch = [&](auto capped) {
-        switch (HeadsPerBlock(call.shape)) {
-          case 1: return LaunchSplit<T, head_dim(), 1, capped()>(stream, call);
-          case 4: return LaunchSplit<T, head_dim(), 4, capped()>(stream, call);
-          default: return LaunchSplit<T, head_dim(), kMostHeads, capped()>(stream, call);
-        }
+        if (HeadsPerBlock(call.shape) == 1) return LaunchSplit<T, head_dim(), 1, capped()>(stream, call);
+        LaunchSplit<T, head_dim(), kMostHeads, capped()>(stream, call);
       };
       if (call.shape.soft_cap > 0) return launch(std::true_type());
       launch(std::false_type());

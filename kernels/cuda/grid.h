@@ -29,13 +29,6 @@ inline constexpr int kMaxSharedBytes = 99 * 1024;
 inline constexpr int kHopperSharedBytes = 227 * 1024;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
-// A kernel may have a function `Ahead(args)` for prefetch hints. If the device lets launches overlap, it runs while
-// earlier launches may still be running. It must therefore not write, nor use what it reads.
-template <typename K>
-concept RunsAhead = requires(const typename K::Args& args) {
-  K::Ahead(args);
-};
-
 // A kernel with a member `kWaits` of value true calls WaitForEarlier() itself, once in every thread. Before that, it
 // may read only what no launch writes that may still be running, and write only its own shared memory.
 template <typename K>

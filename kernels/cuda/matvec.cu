@@ -10,10 +10,12 @@ namespace shiftrt::gpu {
 namespace {
 
 constexpr int kMatVecThreads = 256, kMatVecWarps = kMatVecThreads / kWarpSize;
+// Blocks per multiprocessor. A kernel takes so many registers that no more fit. Otherwise a multiprocessor that
+// finishes the launch in front early would take more than its share of the blocks, and the others would wait for it at
+// the end: on an H200 that took a fifth longer.
+constexpr int BlocksPerMultiprocessor(bool norm) { return norm ? 3 : 2; }
 // Each lane has 128 bytes of weights in flight, so two blocks have 64 KiB. With the bandwidth of 4.8 TB/s and the
-// latency of 800 ns of an H200, 29 KB per multiprocessor are needed. Some registers remain for blocks of the next
-// launch.
-constexpr int kBlocksPerMultiprocessor = 2;
+// latency of 800 ns of an H200, 29 KB per multiprocessor are needed.
 constexpr int kBytesUnderWay = 128;
 
 // The vector as a block reads it: in global memory, or multiplied by the norm's weight (without the scale) in shared
@@ -109,9 +111,8 @@ struct MatVecKernel {
   static constexpr bool kAllowsNext = true;
   static constexpr bool kGlu = IsGlu(kFinish), kRotated = kFinish == Finish::kRotate;
   static_assert(!IsPaired(kFinish) || kRows == 2);
-  // At most 64 registers per thread with a norm, so that such a block fits beside two without, which have 96. With a
-  // rotation as well, the compiler would have to spill some. Without a number, it would delay loads of float32.
-  static constexpr int kLeastBlocks = kNorm ? (kRotated ? 0 : 4) : sizeof(T) == 4 ? kBlocksPerMultiprocessor : 0;
+  // Without a number, the compiler would delay loads of float32.
+  static constexpr int kLeastBlocks = kNorm || sizeof(T) == 4 ? BlocksPerMultiprocessor(kNorm) : 0;
   struct Args {
     const T* w;
     const float *x, *norm_weight, *bias, *addend;
@@ -138,16 +139,6 @@ struct MatVecKernel {
     return args.w + static_cast<int64_t>(row < args.rows ? row : args.rows - 1) * args.cols;
   }
 
-  // Prefetches the first weights of each warp, which no launch writes, while the launches that compute x finish.
-  static SHIFTRT_DEVICE void Ahead(const Args& args) {
-    // For all warps of an H200 this is 16 MiB, which it reads in 4 us. Whole rows could exceed its L2.
-    constexpr int kBytesAhead = 8192;
-    const int item = Block().x * kMatVecWarps + Warp();
-    if (item >= Items(args) || Lane() >= kRows) return;
-    const int bytes = args.cols * static_cast<int>(sizeof(T));
-    PrefetchL2(Weights(args, RowOf(args, item, Lane())), bytes < kBytesAhead / kRows ? bytes : kBytesAhead / kRows);
-  }
-
   // Writes x * norm_weight to shared memory and returns the scale of the norm.
   static SHIFTRT_DEVICE float Prepare(const Args& args, const SharedVector& normed, Shared<float> scratch) {
     float squares = 0;
@@ -170,8 +161,7 @@ struct MatVecKernel {
     int64_t position = 0, cache_row = 0;
     if constexpr (kRotated) position = *args.heads.position, cache_row = *args.heads.cache_row;
     for (int item = Block().x * kMatVecWarps + Warp(); item < items; item += step) {
-      // The block begins its last rows: warp 0, which has the most of them, has no more. Before that, the weights that
-      // the next launch prefetches would take bandwidth from those of this one.
+      // The block begins its last rows: warp 0, which has the most of them, has no more.
       if (item - Warp() + step >= items) AllowNext();
       const T* weights[kRows];
       float sums[kRows];
@@ -268,7 +258,8 @@ void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* adde
                   const RotatedHeads& heads = {}) {
   Require(problem.cols % 8 == 0, "matrix-vector product", "a multiple of 8 columns", problem.cols);
   if (problem.rows == 0) return;
-  const MatVecTile tile = ChooseMatVecTile(problem.rows, IsPaired(kFinish), multiprocessors);
+  const MatVecTile tile =
+      ChooseMatVecTile(problem.rows, IsPaired(kFinish), problem.norm_weight != nullptr, multiprocessors);
   WithType("matrix-vector product", problem.w.dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch = [&](auto kernel) {
@@ -312,8 +303,8 @@ void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* adde
 
 }  // namespace
 
-MatVecTile ChooseMatVecTile(int64_t rows, bool paired, int multiprocessors) {
-  const int pairs = Blocks(rows, 2 * kMatVecWarps), resident = kBlocksPerMultiprocessor * multiprocessors;
+MatVecTile ChooseMatVecTile(int64_t rows, bool paired, bool norm, int multiprocessors) {
+  const int pairs = Blocks(rows, 2 * kMatVecWarps), resident = BlocksPerMultiprocessor(norm) * multiprocessors;
   const bool two = paired || pairs >= multiprocessors;
   const int useful = two ? pairs : Blocks(rows, kMatVecWarps);
   return {two ? 2 : 1, useful < resident ? useful : resident};

@@ -44,11 +44,11 @@ void MatVecRotate(Stream stream, const MatVecProblem& problem, const RotatedHead
 
 // The division of a product of `rows` rows between warps and blocks. A warp processes two rows together, which halves
 // the reads of the vector, unless that would leave multiprocessors without a block. There are as many blocks as the
-// rows can use, up to the number that is resident together with the blocks of the next launch. `paired`: always two
-// rows, because the pairs are fixed.
+// rows can use, up to the number that is resident. `paired`: always two rows, because the pairs are fixed. `norm`: the
+// product begins with a norm.
 struct MatVecTile {
   int rows_per_warp, blocks;
 };
-MatVecTile ChooseMatVecTile(int64_t rows, bool paired, int multiprocessors);
+MatVecTile ChooseMatVecTile(int64_t rows, bool paired, bool norm, int multiprocessors);
 
 }  // namespace shiftrt::gpu

@@ -15,7 +15,6 @@
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
 //   MultiplyAccumulateDouble()                       mma.sync.m16n8k4 in float64, or two m8n8k4
-//   PrefetchL2()                                     global memory into L2, in multiples of 16 bytes
 //   Load8() LoadOnce8() Store8() LoadShared4() ...   16-byte accesses; Store2(): 4 bytes
 //   Pack2() StorePairs()                             16-bit elements in pairs; 16 bytes of them
 //   Widen() Narrow()                                 16-bit floating point from and to float32
@@ -213,13 +212,6 @@ SHIFTRT_DEVICE T Narrow(float x) {
   }
 }
 
-// A hint, given by one thread for the whole range. It has an effect from compute capability 9.0 on.
-SHIFTRT_DEVICE void PrefetchL2(const void* from, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 template <typename T>
 SHIFTRT_DEVICE void Unpack8(const uint4& packed, float (&out)[8]) {
   const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
@@ -340,9 +332,6 @@ bool LaunchesOverlap(Stream stream);
 template <typename K>
 __global__ void __launch_bounds__(K::kThreads, LeastBlocks<K>()) Entry(const __grid_constant__ typename K::Args args) {
   if constexpr (!AllowsNextItself<K>()) AllowNext();
-#if __CUDA_ARCH__ >= 900
-  if constexpr (RunsAhead<K>) K::Ahead(args);
-#endif
   if constexpr (!WaitsItself<K>()) WaitForEarlier();
   K::Run(args);
 }

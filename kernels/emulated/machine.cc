@@ -346,8 +346,7 @@ static void CheckCounters() {
       throw KernelError(machine->kernel + ": leaves a counter of blocks at " + std::to_string(*counter) + At(where));
 }
 
-void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<void()>& body,
-            const std::function<void()>& ahead) {
+void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<void()>& body) {
   MakeDeferred();
   Machine here;
   here.grid = grid;
@@ -373,11 +372,6 @@ void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<voi
                       " bytes of shared memory, more than every GPU that runs it has");
   ++launches;
   const Snapshot before;
-  if (ahead) {
-    here.body = &ahead;
-    RunGrid();
-    before.CheckSame(here.kernel, "what runs ahead");
-  }
   here.body = &body;
   RunGrid();
   CheckCounters();

@@ -69,10 +69,8 @@ struct Kernel {
   bool allows_next = false;  // it calls AllowNext() itself
   int cluster_blocks = 1;    // along x
 };
-// Runs `body` once for every thread of every block, in both orders. `ahead`, if given, runs before everything else,
-// like the earliest start of an overlapping launch, and must not change memory. Throws KernelError.
-void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<void()>& body,
-            const std::function<void()>& ahead = {});
+// Runs `body` once for every thread of every block, in both orders. Throws KernelError.
+void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<void()>& body);
 // Says that all launches have ended. What they wrote is no longer withheld from kernels that have yet to wait.
 void Finish();
 // Kernel launches since the start of the program.

@@ -264,14 +264,6 @@ inline void MultiplyAccumulateDouble(double (&upper)[2], double (&lower)[2], dou
   MultiplyAccumulateEight(lower, a_lower, b, where);
 }
 
-// Reads the bytes, so that AddressSanitizer checks the address.
-inline void PrefetchL2(const void* from, int bytes, Where where = Where::current()) {
-  CheckAligned16(from, where);
-  if (bytes % 16 != 0)
-    emu::FailAt(where, "a prefetch of " + std::to_string(bytes) + " bytes, which is not a multiple of 16");
-  for (int i = 0; i < bytes; ++i) static_cast<void>(static_cast<const volatile std::byte*>(from)[i]);
-}
-
 template <typename T>
 void Load8(const T* from, float (&out)[8], Where where = Where::current()) {
   CheckAligned16(from, where);
@@ -349,12 +341,8 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args, Where
                            .waits = WaitsItself<K>(),
                            .allows_next = AllowsNextItself<K>(),
                            .cluster_blocks = ClusterBlocks<K>()};
-  emu::Submit([grid, kernel, args] {  // a recorded launch keeps the arguments that it had
-    std::function<void()> ahead;
-    if constexpr (RunsAhead<K>) ahead = [&args] { K::Ahead(args); };
-    emu::Launch(
-        grid, kernel, [&args] { K::Run(args); }, ahead);
-  });
+  // A recorded launch keeps the arguments that it had.
+  emu::Submit([grid, kernel, args] { emu::Launch(grid, kernel, [&args] { K::Run(args); }); });
 }
 
 }  // namespace shiftrt::gpu

@@ -71,7 +71,7 @@ class Search {
   FittedSites Run() {
     TryIndependent();
     TryWalks();
-    CompleteSpectra(best_.reports);
+    CompleteSpectra(job_.context, best_.reports);
     for (const Trial& trial : trials_) best_.trials.push_back(ReportOf(trial));
     best_.trials[chosen_].chosen = true;
     best_.seconds = seconds_;

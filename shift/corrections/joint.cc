@@ -127,8 +127,9 @@ class JointFit {
     if (options_.rank.kind == RankSpec::Kind::kEnergy)
       spectrum[0] = SingularValues(context_, metric, stream, options_.factorization);
     const int64_t rank = ChooseRanks(options_.rank, spectrum, d_).front();
-    LowRank factors = LeadingFactors({context_, metric, stream, options_.factorization}, rank,
-                                     /*all=*/options_.spectra == Spectra::kNow);
+    LowRank factors = LeadingFactors({context_, metric, stream, options_.factorization}, rank);
+    if (options_.spectra == Spectra::kNow)
+      CompleteSpectrum(std::exchange(factors.squares, {}), factors.singular_values);
     if (options_.spectra != Spectra::kNever) joint.singular_values = factors.singular_values;
     if (options_.spectra == Spectra::kLater) joint.squares = std::move(factors.squares);
 

@@ -71,7 +71,7 @@ linalg::Tridiagonal WithoutReflectors(linalg::Tridiagonal t) {
 // The steps Reduce, Decompose and Finish follow one another. Decompose needs no solver.
 class Factorizing {
  public:
-  Factorizing(const ToFactorize& map, int64_t rank, bool all) : map_(map), rank_(rank), all_(all) {
+  Factorizing(const ToFactorize& map, int64_t rank) : map_(map), rank_(rank) {
     CheckRank(RankSpec::Fixed(rank), map.sums.hidden());
   }
   void Reduce(Solver& solver) {
@@ -79,10 +79,7 @@ class Factorizing {
     squares_ = maps_->Squares(solver);
     reduced_ = linalg::FiniteTridiagonal(solver, *squares_);
   }
-  void Decompose() {
-    vectors_ = linalg::LeadingVectors(reduced_, rank_);
-    if (all_) CompleteSpectrum(reduced_, behind_);
-  }
+  void Decompose() { vectors_ = linalg::LeadingVectors(reduced_, rank_); }
   LowRank Finish(Solver& solver) {
     const linalg::ArrayPtr vectors = solver.Uploaded(vectors_.view());  // V' in its rows
     solver.Rotate(*squares_, reduced_, *vectors);
@@ -94,7 +91,6 @@ class Factorizing {
   }
   // The parts of the result that the host computes.
   LowRank Completed(LowRank factors) {
-    if (all_) factors.singular_values.insert(factors.singular_values.end(), behind_.begin() + rank_, behind_.end());
     factors.squares = WithoutReflectors(std::move(reduced_));
     factors.bias_penalty = map_.solution.bias_penalty;
     factors.b = map_.factorization == Factorization::kSvd
@@ -104,17 +100,14 @@ class Factorizing {
   }
   const ToFactorize& map() const { return map_; }
   int64_t rank() const { return rank_; }
-  bool all() const { return all_; }
 
  private:
   const ToFactorize map_;
   const int64_t rank_;
-  const bool all_;
   std::optional<InMetric> maps_;
   linalg::ArrayPtr squares_;
   linalg::Tridiagonal reduced_;
   Matrix<double> vectors_;
-  std::vector<double> behind_;  // all singular values, of which the leading ones are not used
 };
 
 // Calls body(solver) with the solver of a GPU. False if it is not to be used or its memory is too small.
@@ -134,9 +127,8 @@ class Decomposing : public PendingFactors {
       return steps_->Completed(std::move(factors));
     const ToFactorize map = steps_->map();
     const int64_t rank = steps_->rank();
-    const bool all = steps_->all();
     steps_.reset();  // its memory may be what is missing
-    return LeadingFactors(map, rank, all);
+    return LeadingFactors(map, rank);
   }
 
  private:
@@ -245,24 +237,26 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
   return {};
 }
 
-LowRank LeadingFactors(const ToFactorize& map, int64_t rank, bool all) {
+LowRank LeadingFactors(const ToFactorize& map, int64_t rank) {
   return WithSolver(map.context, map.sums.hidden(), [&](Solver& solver) {
-    Factorizing steps(map, rank, all);
+    Factorizing steps(map, rank);
     steps.Reduce(solver);
     steps.Decompose();
     return steps.Completed(steps.Finish(solver));
   });
 }
 
-std::unique_ptr<PendingFactors> PendingFactors::Start(const ToFactorize& map, int64_t rank, bool all) {
-  auto steps = std::make_unique<Factorizing>(map, rank, all);
+std::unique_ptr<PendingFactors> PendingFactors::Start(const ToFactorize& map, int64_t rank) {
+  auto steps = std::make_unique<Factorizing>(map, rank);
   if (!OnGpu(map, [&](Solver& solver) { steps->Reduce(solver); })) return nullptr;
   return std::make_unique<Decomposing>(std::move(steps));
 }
 
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization) {
-  return LeadingFactors({context, sums, solution, factorization}, rank, /*all=*/true);
+  LowRank factors = LeadingFactors({context, sums, solution, factorization}, rank);
+  CompleteSpectrum(factors.squares, factors.singular_values);
+  return factors;
 }
 
 void CompleteSpectrum(const linalg::Tridiagonal& squares, std::vector<double>& singular_values) {

@@ -47,15 +47,15 @@ struct ToFactorize {
   const RidgeSolution& solution;
   Factorization factorization;
 };
-// As Factorize, with the leading singular values, and with the others if `all`, for callers that need no more: the host
-// has less to compute.
-LowRank LeadingFactors(const ToFactorize& map, int64_t rank, bool all = false);
+// As Factorize, with the leading singular values alone: the host has less to compute. CompleteSpectrum() adds the
+// others.
+LowRank LeadingFactors(const ToFactorize& map, int64_t rank);
 // The same in two steps. In between, the host decomposes a tridiagonal matrix in a thread of its own, while the GPU
 // works on something else. The bits are those of one step.
 class PendingFactors {
  public:
   // Starts on the GPU of the context. Null where that has no memory, or the problem is better solved on the host.
-  static std::unique_ptr<PendingFactors> Start(const ToFactorize& map, int64_t rank, bool all);
+  static std::unique_ptr<PendingFactors> Start(const ToFactorize& map, int64_t rank);
   virtual ~PendingFactors() = default;
   virtual LowRank Finish() = 0;  // once
 };

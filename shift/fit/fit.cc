@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/check.h"
+#include "runtime/parallel.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
 #include "shift/fit/convert.h"
@@ -26,12 +27,12 @@ class Factorizer {
   using Done = std::function<void(int64_t i, LowRank factors)>;
   explicit Factorizer(Done done) : done_(std::move(done)) {}
 
-  void Take(int64_t i, const ToFactorize& map, int64_t rank, bool all) {
-    std::unique_ptr<PendingFactors> next = PendingFactors::Start(map, rank, all);
+  void Take(int64_t i, const ToFactorize& map, int64_t rank) {
+    std::unique_ptr<PendingFactors> next = PendingFactors::Start(map, rank);
     const bool waited = pending_ != nullptr;
     Flush();
-    if (next == nullptr && waited) next = PendingFactors::Start(map, rank, all);  // there is more memory
-    if (next == nullptr) return done_(i, LeadingFactors(map, rank, all));
+    if (next == nullptr && waited) next = PendingFactors::Start(map, rank);  // there is more memory
+    if (next == nullptr) return done_(i, LeadingFactors(map, rank));
     pending_ = std::move(next);
     item_ = i;
   }
@@ -67,12 +68,15 @@ std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites) {
   return fits;
 }
 
-void CompleteSpectra(std::vector<SiteReport>& reports) {
-  for (SiteReport& report : reports) {
-    if (report.squares.size() == 0) continue;
-    CompleteSpectrum(std::exchange(report.squares, {}), report.singular_values);
-    report.effective_rank = EffectiveRank(report.singular_values);
-  }
+void CompleteSpectra(const Context& context, std::vector<SiteReport>& reports) {
+  ParallelFor(context, std::ssize(reports), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      SiteReport& report = reports[i];
+      if (report.squares.size() == 0) continue;
+      CompleteSpectrum(std::exchange(report.squares, {}), report.singular_values);
+      report.effective_rank = EffectiveRank(report.singular_values);
+    }
+  });
 }
 
 FittedSites& FittedSites::operator+=(FittedSites more) {
@@ -163,7 +167,7 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
     if (found < std::ssize(spectra[i]))
       factors.singular_values.insert(factors.singular_values.end(), spectra[i].begin() + found, spectra[i].end());
     spectra[i] = factors.singular_values;
-    if (options.spectra == Spectra::kLater && std::ssize(spectra[i]) < hidden) squares[i] = factors.squares;
+    if (options.spectra != Spectra::kNever && std::ssize(spectra[i]) < hidden) squares[i] = factors.squares;
     if (ranks[i] == 0) factors = Truncate(context, sites[i]->fit, factors, 0, options.factorization);
     fitted.adapters[i] = MakeLra(factors);
     measure(i);
@@ -172,18 +176,15 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
     const RidgeSolution& solution = solved.solutions[i];
     const ToFactorize map = {context, sites[i]->fit, solution, options.factorization};
     // Asked for by number, a rank of d is factors of rank d; otherwise the full map is the smaller way to say it.
-    if (ranks[i] < hidden || options.rank.kind == RankSpec::Kind::kFixed) {
-      const bool all = options.spectra == Spectra::kNow && spectra[i].empty();
-      return factorizer.Take(i, map, std::max<int64_t>(1, ranks[i]), all);
-    }
+    if (ranks[i] < hidden || options.rank.kind == RankSpec::Kind::kFixed)
+      return factorizer.Take(i, map, std::max<int64_t>(1, ranks[i]));
     if (spectra[i].empty() && options.spectra != Spectra::kNever) squares[i] = SquaredSpectrum(map);
-    if (options.spectra == Spectra::kNow && squares[i].size() > 0)
-      CompleteSpectrum(std::exchange(squares[i], {}), spectra[i]);
     fitted.adapters[i] = MakeLra(solution);
     measure(i);
   };
   items.ForEach(reduce, [&](int64_t, int64_t) { progress.Advance(1); });
   factorizer.Flush();
+  if (options.spectra == Spectra::kNow) CompleteSpectra(context, fitted.reports);
   progress.End();
   items.Share(fitted.adapters);
   items.Share(fitted.reports);

@@ -19,8 +19,8 @@
 
 namespace shiftrt {
 
-// The singular values of a fit's reports are computed with the fit, by CompleteSpectra(), or only where they choose a
-// rank.
+// The singular values of a fit's reports are computed at the end of the fit, by a later call of CompleteSpectra(), or
+// only where they choose a rank.
 enum class Spectra { kNow, kLater, kNever };
 
 struct FitOptions {
@@ -52,8 +52,8 @@ struct SiteReport : FitReport {
 // The reports as a caller gets them.
 std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites);
 
-// Computes what Spectra::kLater left out.
-void CompleteSpectra(std::vector<SiteReport>& reports);
+// Computes what Spectra::kLater left out, each site's in one thread.
+void CompleteSpectra(const Context& context, std::vector<SiteReport>& reports);
 
 // Adds the seconds that the steps of a fit took. Selecting layers is no part of a fit, but of the whole job.
 RepairSeconds& operator+=(RepairSeconds& seconds, const RepairSeconds& more);

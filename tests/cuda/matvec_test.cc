@@ -132,17 +132,18 @@ TEST_F(MatVecOnGpu, RefusesSizesItCannotTake) {
 }
 
 TEST(MatVecTile, FollowsShapeAndDevice) {
-  const auto expect = [](int64_t rows, bool glu, int rows_per_warp, int blocks) {
-    const MatVecTile tile = ChooseMatVecTile(rows, glu, 132);
+  const auto expect = [](int64_t rows, bool glu, bool norm, int rows_per_warp, int blocks) {
+    const MatVecTile tile = ChooseMatVecTile(rows, glu, norm, 132);
     EXPECT_EQ(tile.rows_per_warp, rows_per_warp) << rows;
     EXPECT_EQ(tile.blocks, blocks) << rows;
   };
-  expect(1, false, 1, 1);
-  expect(1536, false, 1, 192);
-  expect(2048, false, 1, 256);
-  expect(4096, false, 2, 256);
-  expect(128256, false, 2, 264);
-  expect(208, true, 2, 13);
+  expect(1, false, false, 1, 1);
+  expect(1536, false, false, 1, 192);
+  expect(2048, false, false, 1, 256);
+  expect(4096, false, false, 2, 256);
+  expect(128256, false, false, 2, 264);
+  expect(128256, false, true, 2, 396);
+  expect(208, true, true, 2, 13);
 }
 
 }  // namespace

@@ -278,48 +278,6 @@ TEST(Machine, TheLastBlockToArriveSeesWhatAllLeft) {
   EXPECT_THROW(Launch<Right>({}, grid, {shares.data(), sums.data(), arrivals.data()}), KernelError);
 }
 
-// out = 2 * in. Before the wait for the previous kernel there is a prefetch, which is correct; or a write, which is
-// wrong; or a write to shared memory that is read after the wait, when it has been lost.
-enum class BeforeWait { kHint, kWrite, kShared };
-template <BeforeWait kWhat>
-struct DoubleAfterHint {
-  static constexpr int kThreads = 32;
-  struct Args {
-    const float* in;
-    float* out;
-  };
-  static constexpr int kSharedBytes = SharedBytes<float>(kThreads);
-  static SHIFTRT_DEVICE void Ahead(const Args& args) {
-    SharedArena arena;
-    const Shared<float> kept = arena.Take<float>(kThreads);
-    if (kWhat == BeforeWait::kHint) PrefetchL2(args.in, 16);
-    if (kWhat == BeforeWait::kWrite) args.out[Thread()] = 0;
-    if (kWhat == BeforeWait::kShared) kept[Thread()] = args.in[Thread()];
-  }
-  static SHIFTRT_DEVICE void Run(const Args& args) {
-    SharedArena arena;
-    const Shared<float> kept = arena.Take<float>(kThreads);
-    if (kWhat != BeforeWait::kShared) kept[Thread()] = args.in[Thread()];
-    args.out[Thread()] = 2 * kept[Thread()];
-  }
-};
-
-TEST(Machine, WhatRunsAheadLeavesNothingBehind) {
-  const auto run = []<BeforeWait kWhat>() {
-    const Array<float> in(Ramp(32)), out(32);
-    Launch<DoubleAfterHint<kWhat>>({}, {.shared_bytes = DoubleAfterHint<kWhat>::kSharedBytes}, {in.data(), out.data()});
-    return out[5];
-  };
-  EXPECT_EQ(run.operator()<BeforeWait::kHint>(), 12);
-  EXPECT_TRUE(std::isnan(run.operator()<BeforeWait::kShared>()));
-  try {
-    run.operator()<BeforeWait::kWrite>();
-    ADD_FAILURE() << "the write went unnoticed";
-  } catch (const KernelError& error) {
-    EXPECT_TRUE(Says(error.what(), "what runs ahead changes byte 0 of an allocation of 128"));
-  }
-}
-
 // out (16, 8) = a (16, 16) b (16, 8). a is loaded by ldmatrix, and b, stored as (16, 8), by its transposing form.
 template <typename T>
 struct OneProduct {

@@ -10,7 +10,7 @@
 namespace shiftrt::gpu {
 namespace {
 
-// The share of the weights that are read before the next launch may start and prefetch its own.
+// The share of the weights that are read before the next launch may start.
 double ShareBeforeNext(int64_t rows) {
   const StreamOwner stream(0);
   constexpr int64_t kCols = 264;

@@ -344,7 +344,7 @@ TEST_F(FitOfSites, ComputesSpectraWhereTheyAreWanted) {
     const bool chosen_by =
         ParseRank(rank).kind == RankSpec::Kind::kEnergy || ParseRank(rank).kind == RankSpec::Kind::kBudget;
     EXPECT_EQ(later.reports[0].singular_values.size() < kWidth, !chosen_by);
-    CompleteSpectra(later.reports);
+    CompleteSpectra(Context(), later.reports);
     options_.spectra = Spectra::kNever;
     FittedSites never = Fit(all_, ParseRank(rank), 2);
     EXPECT_EQ(calls_.find('t') == std::string::npos, ParseRank(rank).kind == RankSpec::Kind::kFull);
