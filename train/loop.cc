@@ -206,16 +206,17 @@ class Loop {
   }
 
   void CheckDivergence() {
-    constexpr int64_t kSteps = 10;
-    const int64_t steps = history().steps();
-    if (steps < kSteps) return;
-    // The first step may have a single sequence, which is easier than most.
+    // The losses of sequences differ by more than a nat, so that a mean over few of them says little.
+    constexpr int64_t kSteps = 10, kSequences = 64;
+    const int64_t steps = history().steps(),
+                  window = std::max(kSteps, (kSequences + settings_.batch - 1) / settings_.batch);
+    if (steps < window) return;
     const double held_out = history().validations.empty() ? 0 : history().validations.front().loss,
-                 first = std::max(history().losses.front(), held_out), last = history().MeanLoss(steps - kSteps, steps);
+                 first = std::max(history().losses.front(), held_out), last = history().MeanLoss(steps - window, steps);
     Check(!objective_.Diverged(first, last),
           "step {}: the training diverges: the mean loss of the last {} steps is {:.4g}, before the training it was "
           "{:.4g}. {}",
-          steps, kSteps, last, first, Advice());
+          steps, window, last, first, Advice());
   }
 
   bool ValidationIsDue() {
