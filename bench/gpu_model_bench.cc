@@ -49,7 +49,7 @@ struct Runner {
   struct Decoded {
     double tokens_per_second, joules;
   };
-  // `count` tokens that follow `context`. The first two tokens, which record the launches, do not count.
+  // `count` tokens that follow `context`. The first three tokens, of which two record the launches, do not count.
   Decoded Decode(std::span<const int32_t> context, int64_t count, const EnergyMeter& meter) {
     cache.Truncate(0);
     decoder.StartToken(context, cache, {}, 0);
@@ -58,11 +58,14 @@ struct Runner {
       decoder.TakeToken();
     };
     for (int i = 0; i < 2; ++i) next();
+    // The device computes a token while the driver reads the energy, so that the time begins a token later.
     const double before = meter.Joules();
+    next();
     const auto start = Clock::now();
     for (int64_t i = 0; i < count; ++i) next();
     const double seconds = SecondsSince(start);
-    return {static_cast<double>(count) / seconds, meter.Joules() - before};
+    const double share = static_cast<double>(count) / static_cast<double>(count + 1);
+    return {static_cast<double>(count) / seconds, share * (meter.Joules() - before)};
   }
   double Prefill(std::span<const int32_t> prompt) {
     cache.Truncate(0);
@@ -79,7 +82,7 @@ std::vector<Runner> MakeRunners(const Context& context, const std::shared_ptr<co
   std::vector<std::shared_ptr<const Lra>> each, merged(removed.size());
   for (size_t i = 0; i < removed.size(); ++i) each.push_back(RandomAdapter(hidden, 64, i));
   if (!removed.empty()) merged[0] = each[0];
-  const int64_t positions = std::max(options.prefill, options.context + options.decode + 2);
+  const int64_t positions = std::max(options.prefill, options.context + options.decode + 3);
   std::vector<Runner> runners;
   runners.emplace_back(context, weights, "original", DepthPlan::Original(layers), positions);
   runners.emplace_back(context, weights, "pruned", DepthPlan::Pruned(layers, removed), positions);

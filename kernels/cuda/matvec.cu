@@ -10,9 +10,9 @@ namespace shiftrt::gpu {
 namespace {
 
 constexpr int kMatVecThreads = 256, kMatVecWarps = kMatVecThreads / kWarpSize;
-// Blocks per multiprocessor. A kernel takes so many registers that no more fit. Otherwise a multiprocessor that
-// finishes the launch in front early would take more than its share of the blocks, and the others would wait for it at
-// the end: on an H200 that took a fifth longer.
+// Blocks per multiprocessor. A kernel takes so many registers that no more fit. With room for twice as many, products
+// with a norm took a fifth longer on an H200 where launches overlap, presumably because a multiprocessor that finishes
+// the launch in front early takes more than its share of the blocks.
 constexpr int BlocksPerMultiprocessor(bool norm) { return norm ? 3 : 2; }
 // Each lane has 128 bytes of weights in flight, so two blocks have 64 KiB. With the bandwidth of 4.8 TB/s and the
 // latency of 800 ns of an H200, 29 KB per multiprocessor are needed.
