@@ -205,18 +205,23 @@ class Loop {
           std::sqrt(squares), Advice());
   }
 
+  // The losses of sequences differ by more than a nat, so that a mean over few of them says little.
   void CheckDivergence() {
-    // The losses of sequences differ by more than a nat, so that a mean over few of them says little.
-    constexpr int64_t kSteps = 10, kSequences = 64;
-    const int64_t steps = history().steps(),
-                  window = std::max(kSteps, (kSequences + settings_.batch - 1) / settings_.batch);
+    const auto steps_of = [&](int64_t sequences) { return (sequences + settings_.batch - 1) / settings_.batch; };
+    const int64_t steps = history().steps(), begin = steps_of(16), window = std::max<int64_t>(10, steps_of(64));
     if (steps < window) return;
-    const double held_out = history().validations.empty() ? 0 : history().validations.front().loss,
-                 first = std::max(history().losses.front(), held_out), last = history().MeanLoss(steps - window, steps);
+    const double first = history().MeanLoss(0, begin), last = history().MeanLoss(steps - window, steps);
     Check(!objective_.Diverged(first, last),
-          "step {}: the training diverges: the mean loss of the last {} steps is {:.4g}, before the training it was "
+          "step {}: the training diverges: the mean loss of the last {} steps is {:.4g}, that of the first {} was "
           "{:.4g}. {}",
-          steps, window, last, first, Advice());
+          steps, window, last, begin, first, Advice());
+  }
+
+  void CheckHeldOutDivergence() {
+    const double first = history().validations.front().loss, last = history().validations.back().loss;
+    Check(!objective_.Diverged(first, last),
+          "step {}: the training diverges: the held-out loss is {:.4g}, before the training it was {:.4g}. {}",
+          history().steps(), last, first, Advice());
   }
 
   bool ValidationIsDue() {
@@ -249,6 +254,7 @@ class Loop {
           Advice());
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
     history().validation_seconds += seconds;
+    CheckHeldOutDivergence();
     if (settings_.keep_best && history().BestStep() == history().steps()) best_.Keep(arrays_.ops, arrays_.values);
     Observe();
   }

@@ -26,8 +26,8 @@ class Objective {
   virtual LossSum Validate(const TrainingBatch& batch, int64_t pass) = 0;
   // The weight of a batch's loss in the mean of Step()'s losses: its targets, or its tokens.
   virtual int64_t Weight(const TrainingBatch& batch) const { return batch.targets; }
-  // Returns true if a training has failed whose mean loss over ten steps is `last`, and whose first step had the loss
-  // `first`: here, one nat per token more.
+  // Returns true if a training has failed whose loss was `first` and is `last`: here, one nat per token more. Both are
+  // mean losses of steps, or both are losses of a validation.
   virtual bool Diverged(double first, double last) const { return last > first + 1; }
 };
 

@@ -90,7 +90,8 @@ class ReplacementObjective : public Objective {
   LossSum Step(const TrainingBatch& batch, uint64_t pass, double scale) override;
   LossSum Validate(const TrainingBatch& batch, int64_t pass) override;
   int64_t Weight(const TrainingBatch& batch) const override { return batch.batch.size() * std::ssize(runs_); }
-  bool Diverged(double first, double last) const override { return last > 4 * first; }
+  // A replacement that begins without an error is not judged.
+  bool Diverged(double first, double last) const override { return first > 0 && last > 4 * first; }
 
  private:
   // With the gradients of `scale` times the loss, where it is not zero.

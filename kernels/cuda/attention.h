@@ -37,7 +37,7 @@ class SplitScratch {
 
 // A few queries, each with its own range of keys. Query t sees rows first_row[t] .. first_row[t] + visible[t] - 1
 // of keys and values (rows, kv_heads * head_dim), or the last `window` of these; visible[t] >= 1, in device memory, so
-// that a recorded launch serves every step. Cost: reads the visible keys and values once per kv head and group of eight
+// that a recorded launch serves every step. Cost: reads the visible keys and values once per kv head and group of four
 // query heads; one launch, whose last block for a group of heads combines the splits.
 struct SplitAttention {
   AttentionShape shape;

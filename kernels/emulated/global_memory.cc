@@ -77,11 +77,11 @@ void Snapshot::Restore() const {
   for (const auto& [p, bytes] : saved_) std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(p));
 }
 
-void Snapshot::CheckSame(const std::string& kernel, const char* what) const {
+void Snapshot::CheckSame(const std::string& kernel) const {
   for (const auto& [p, bytes] : saved_) {
     if (Same(p, bytes)) continue;
     const auto changed = std::mismatch(bytes.begin(), bytes.end(), static_cast<const std::byte*>(p)).first;
-    throw KernelError(kernel + ": " + what + " changes byte " + std::to_string(changed - bytes.begin()) +
+    throw KernelError(kernel + ": the order of threads changes byte " + std::to_string(changed - bytes.begin()) +
                       " of an allocation of " + std::to_string(bytes.size()));
   }
 }

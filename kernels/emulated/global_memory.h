@@ -17,8 +17,8 @@ class Snapshot {
  public:
   Snapshot();
   void Restore() const;
-  // Throws KernelError if memory has changed since the snapshot; `what` names the cause.
-  void CheckSame(const std::string& kernel, const char* what) const;
+  // Throws KernelError if memory differs from the snapshot, which another order of threads has left.
+  void CheckSame(const std::string& kernel) const;
   // Marks the memory that has changed since the snapshot as written by a launch, which may still be running.
   void MarkWritten() const;
 

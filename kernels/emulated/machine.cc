@@ -380,7 +380,7 @@ void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<voi
   here.descending = true;
   RunGrid();
   CheckCounters();
-  ascending.CheckSame(here.kernel, "the order of threads");
+  ascending.CheckSame(here.kernel);
   before.MarkWritten();
 }
 

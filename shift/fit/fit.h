@@ -52,7 +52,7 @@ struct SiteReport : FitReport {
 // The reports as a caller gets them.
 std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites);
 
-// Computes what Spectra::kLater left out, each site's in one thread.
+// Completes the singular values of all reports that lack some, each in one thread.
 void CompleteSpectra(const Context& context, std::vector<SiteReport>& reports);
 
 // Adds the seconds that the steps of a fit took. Selecting layers is no part of a fit, but of the whole job.

@@ -233,12 +233,11 @@ TEST_F(LoopTest, StopsWhereNumbersFail) {
   EXPECT_EQ(CheckpointFile(directory_ / "checkpoint", {{"model", "a"}}).Read(kWidth)->history.steps(), steps);
 }
 
-// The mean of many sequences is not compared with one that is easier than most.
+// The mean of many sequences is not compared with one that is easier than most, with held-out text or without.
 TEST_F(LoopTest, AnEasyFirstSequenceIsNoDivergence) {
   texts_ = {};
-  for (int32_t s = 0; s < 10; ++s)
-    for (auto* const set : {&texts_.training, &texts_.validation})
-      set->Add(std::vector<int32_t>(4, s % 2 == 0 ? 0 : kVocab - 1), 1);
+  for (int32_t s = 0; s < 10; ++s) texts_.training.Add(std::vector<int32_t>(4, s % 2 == 0 ? 0 : 15), 1);
+  texts_.validation = {};
   settings_.batch = 1;
   settings_.pass_tokens = 4;  // a sequence each
   schedule_ = {Decay::kConstant, 1e-6, 0, 70};
@@ -249,6 +248,15 @@ TEST_F(LoopTest, AnEasyFirstSequenceIsNoDivergence) {
     easy += history_.losses.front() + 1 < history_.MeanLoss(0, 70) ? 1 : 0;
   }
   EXPECT_GT(easy, 0);
+}
+
+// A training too short for the mean of its losses is judged by the held-out loss at its end.
+TEST_F(LoopTest, AShortTrainingThatDivergesIsRefused) {
+  settings_.batch = 1;
+  schedule_.steps = 8;
+  schedule_.rate = 0.5;
+  const std::string diverged = Refusal([&] { Run({}, -1); });
+  EXPECT_NE(diverged.find("step 8: the training diverges: the held-out loss is"), std::string::npos) << diverged;
 }
 
 }  // namespace
