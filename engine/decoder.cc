@@ -2,7 +2,6 @@
 #include "engine/decoder.h"
 
 #include <algorithm>
-#include <exception>
 #include <set>
 
 #include "engine/backend.h"
@@ -233,20 +232,11 @@ std::vector<int32_t> Decoder::NextTokens(std::span<const CachedTokens> sequences
   std::vector<size_t> choosing;  // the sequence of each row
   for (size_t s = 0; s < sequences.size(); ++s)
     if (sequences[s].choice) choosing.push_back(s);
-  std::vector<std::exception_ptr> failed(choosing.size());  // a loop's body must not throw
-  ParallelFor(impl_->context, std::ssize(choosing), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const CachedTokens::Choice& choice = *sequences[choosing[i]].choice;
-      try {
-        chosen[choosing[i]] =
-            SampleToken({logits.row(i), static_cast<size_t>(logits.cols())}, choice.sampling, choice.uniform);
-      } catch (...) {
-        failed[i] = std::current_exception();
-      }
-    }
+  ParallelForEach(impl_->context, std::ssize(choosing), [&](int64_t i) {
+    const CachedTokens::Choice& choice = *sequences[choosing[i]].choice;
+    chosen[choosing[i]] =
+        SampleToken({logits.row(i), static_cast<size_t>(logits.cols())}, choice.sampling, choice.uniform);
   });
-  for (const std::exception_ptr& error : failed)
-    if (error) std::rethrow_exception(error);
   return chosen;
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <vector>
 
 #include "runtime/context.h"
 
@@ -44,6 +46,24 @@ void ParallelFor(int threads, int64_t n, int64_t grain, const Body& body) {
 template <typename Body>
 void ParallelFor(const Context& context, int64_t n, int64_t grain, const Body& body) {
   ParallelFor(context.threads, n, grain, body);
+}
+
+// Calls body(i) for each i of [0, n) on context.threads threads. Unlike that of ParallelFor, this body may throw: the
+// other calls are made all the same, and the exception of the lowest i is thrown at the end.
+template <typename Body>
+void ParallelForEach(const Context& context, int64_t n, const Body& body) {
+  std::vector<std::exception_ptr> failed(n);
+  ParallelFor(context, n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      try {
+        body(i);
+      } catch (...) {
+        failed[i] = std::current_exception();
+      }
+    }
+  });
+  for (const std::exception_ptr& error : failed)
+    if (error) std::rethrow_exception(error);
 }
 
 }  // namespace shiftrt

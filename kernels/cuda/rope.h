@@ -40,9 +40,9 @@ struct QueryKeyValue {
 };
 void RopeAndStore(Stream stream, const QueryKeyValue& step);
 
-// Adds the bias of queries, keys and values unless it is null, and norms a token's queries, and its keys, over all
-// heads together: in place, and before RopeAndStore without bias and norms. Cost: reads and writes queries and keys,
-// and with a bias values, once; one launch.
+// Adds the bias of queries, keys and values unless it is null, and norms the queries of each token, and its keys, over
+// all heads together: in place, and before RopeAndStore without bias and norms. Cost: reads and writes queries and
+// keys, and with a bias values, once; one launch.
 struct WholeNorms {
   DeviceArray qkv;                // (tokens, q_dim + 2 kv_dim): queries, keys, values
   const float* bias = nullptr;    // the same columns

@@ -2,7 +2,6 @@
 #include "shift/fit/fit.h"
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <iterator>
 #include <utility>
@@ -70,21 +69,12 @@ std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites) {
 }
 
 void CompleteSpectra(const Context& context, std::vector<SiteReport>& reports) {
-  std::vector<std::exception_ptr> failed(reports.size());  // a loop's body must not throw
-  ParallelFor(context, std::ssize(reports), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      SiteReport& report = reports[i];
-      if (report.squares.size() == 0) continue;
-      try {
-        CompleteSpectrum(std::exchange(report.squares, {}), report.singular_values);
-        report.effective_rank = EffectiveRank(report.singular_values);
-      } catch (...) {
-        failed[i] = std::current_exception();
-      }
-    }
+  ParallelForEach(context, std::ssize(reports), [&](int64_t i) {
+    SiteReport& report = reports[i];
+    if (report.squares.size() == 0) return;
+    CompleteSpectrum(std::exchange(report.squares, {}), report.singular_values);
+    report.effective_rank = EffectiveRank(report.singular_values);
   });
-  for (const std::exception_ptr& error : failed)
-    if (error) std::rethrow_exception(error);
 }
 
 FittedSites& FittedSites::operator+=(FittedSites more) {

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -87,6 +89,22 @@ TEST(ParallelFor, SeveralThreadsRunLoopsAtTheSameTime) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(ParallelForEach, ThrowsTheFirstExceptionOnceAllCallsAreMade) {
+  Context context;
+  context.threads = 3;
+  std::vector<std::atomic<int>> calls(20);
+  try {
+    ParallelForEach(context, std::ssize(calls), [&](int64_t i) {
+      ++calls[i];
+      if (i == 7 || i == 15) throw std::runtime_error(std::to_string(i));
+    });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "7");
+  }
+  for (const std::atomic<int>& count : calls) EXPECT_EQ(count, 1);
 }
 
 TEST(ParallelFor, ALoopInsideABody) {
