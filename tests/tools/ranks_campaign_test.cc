@@ -35,6 +35,9 @@ class RanksCampaign : public ProcessesCli {
     pid_t process = ProcessOf(rank);
     while (behind == 0 && process == 0 && !Ended(launcher)) process = ProcessOf(rank);
     if (process > 0) ::kill(process, signal);
+    // A process that has not started yet has not ended.
+    for (int other = 0; behind == 0 && other < kProcesses; ++other)
+      while (other != rank && ProcessOf(other) == 0 && !Ended(launcher)) ::usleep(1'000);
     const auto start = std::chrono::steady_clock::now();
     double seconds = 0;
     // A launcher waits for the stopped process, too.
