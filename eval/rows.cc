@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "eval/harness/text.h"
+#include "runtime/csv.h"
 #include "runtime/json.h"
 #include "runtime/parquet.h"
 #include "runtime/parse.h"
@@ -76,70 +77,12 @@ std::vector<Row> ParseJsonLines(std::string_view text, const std::string& name) 
   ForEachLine(text, [&](std::string_view line, int64_t number) {
     if (Strip(line).empty()) return;
     const std::string where = fmt::format("{}:{}", name, number);
-    Json values = ParseJson(line, where);
+    Json values = ParseJsonOfRows(line, where);
     Check(values.is_object(), "{}: not a JSON object", where);
     rows.emplace_back(std::move(values), where);
   });
   return rows;
 }
-
-// Records of fields in double quotes or bare; a quote in a quoted field is doubled, and it may hold line ends.
-class CsvReader {
- public:
-  CsvReader(std::string_view text, const std::string& name) : rest_(text), name_(name) {
-    if (rest_.starts_with("\xEF\xBB\xBF")) rest_.remove_prefix(3);
-  }
-
-  bool Done() const { return rest_.empty(); }
-  std::string where() const { return fmt::format("{}:{}", name_, line_); }
-
-  std::vector<std::string> Record() {
-    record_line_ = line_;
-    std::vector<std::string> fields;
-    do {
-      fields.push_back(Field());
-    } while (Take(','));
-    Take('\r');
-    Check(Take('\n') || rest_.empty(), "{}: text after a quoted field", where());
-    return fields;
-  }
-  std::string RecordWhere() const { return fmt::format("{}:{}", name_, record_line_); }
-
- private:
-  bool Take(char c) {
-    if (!rest_.starts_with(c)) return false;
-    if (c == '\n') ++line_;
-    rest_.remove_prefix(1);
-    return true;
-  }
-
-  std::string Field() {
-    if (Take('"')) return Quoted();
-    const size_t end = std::min(rest_.find_first_of(",\r\n"), rest_.size());
-    std::string field(rest_.substr(0, end));
-    rest_.remove_prefix(end);
-    return field;
-  }
-
-  std::string Quoted() {
-    std::string field;
-    while (true) {
-      Check(!rest_.empty(), "{}: a quoted field has no end", RecordWhere());
-      if (Take('"')) {
-        if (!Take('"')) return field;
-        field += '"';
-        continue;
-      }
-      const char c = rest_.front();
-      Take(c);
-      field += c;
-    }
-  }
-
-  std::string_view rest_;
-  std::string name_;
-  int64_t line_ = 1, record_line_ = 1;
-};
 
 std::string Lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
@@ -152,7 +95,7 @@ bool IsHeader(const std::vector<std::string>& record) { return Lower(record.back
 
 std::vector<Row> ParseCsv(std::string_view text, const std::string& name, std::vector<std::string> columns) {
   std::vector<Row> rows;
-  CsvReader reader(text, name);
+  CsvReader reader(text, ',', name);
   for (bool first = true; !reader.Done(); first = false) {
     const std::vector<std::string> record = reader.Record();
     const std::string where = reader.RecordWhere();

@@ -2,6 +2,7 @@
 #include "runtime/files.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -17,6 +19,7 @@
 #include <utility>
 
 #include "runtime/interrupts_held.h"
+#include "runtime/printable.h"
 #include "runtime/temporary_name.h"
 
 namespace shiftrt {
@@ -43,19 +46,90 @@ uint64_t OpenedSize(int fd, const std::filesystem::path& path) {
   return static_cast<uint64_t>(info.st_size);
 }
 
+// Git LFS puts a small text into the place of each file that `git lfs pull` has not downloaded.
+void RefuseLfsPointer(std::string_view bytes, const std::filesystem::path& path) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/", kSize = "\nsize ";
+  constexpr size_t kMostBytes = 1024;  // the limit of Git LFS
+  if (bytes.size() >= kMostBytes || !bytes.starts_with(kBegin)) return;
+  const size_t at = bytes.find(kSize);
+  const std::string_view size = at == bytes.npos ? "?" : bytes.substr(at + kSize.size());
+  Fail("{}: a Git LFS pointer in the place of a file of {} bytes; `git lfs pull` in its repository downloads the file",
+       path.string(), Printable(size.substr(0, size.find_first_not_of("0123456789"))));
+}
+
+// Waits until a pipe or a terminal has something to read, or its end. Polls, so that an interrupt ends the wait. Of a
+// named pipe that no program has opened for writing, only the first seconds are waited for.
+void AwaitInput(int fd, bool named, const std::filesystem::path& path) {
+  constexpr int kSlice = 100, kNamedSlices = 20;  // milliseconds; slices
+  for (int slice = 0;; ++slice) {
+    CheckInterrupted();
+    pollfd waiting = {.fd = fd, .events = POLLIN, .revents = 0};
+    const int ready = ::poll(&waiting, 1, kSlice);
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) FailSystem("wait for it", path);
+    Check(!named || slice < kNamedSlices, "{}: a pipe into which no program writes", path.string());
+  }
+}
+
+// Copies a pipe or a terminal to its end into memory that can be mapped.
+Descriptor CopyToMemory(const Descriptor& from, bool named, const std::filesystem::path& path) {
+  Descriptor copy(::memfd_create("text", MFD_CLOEXEC));
+  if (!copy.is_open()) FailSystem("keep it in memory", path);
+  std::array<char, 1 << 16> chunk = {};
+  for (bool any = false;;) {
+    AwaitInput(from.get(), named && !any, path);
+    const ssize_t n = ::read(from.get(), chunk.data(), chunk.size());
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n < 0) FailSystem("read it", path);
+    if (n == 0) return copy;
+    any = true;
+    for (ssize_t done = 0; done < n;) {
+      const ssize_t written = ::write(copy.get(), chunk.data() + done, static_cast<size_t>(n - done));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) FailSystem("keep it in memory", path);
+      done += written;
+    }
+  }
+}
+
 std::atomic<bool> interrupted = false;
 std::atomic<int> interrupts_held = 0;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 }  // namespace
 
-MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) { Map(OpenToRead(path)); }
+
+MappedFile MappedFile::OfText(const std::filesystem::path& path) {
   const Descriptor fd = OpenToRead(path);
-  size_ = OpenedSize(fd.get(), path);
-  if (size_ == 0) return;
-  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED) FailSystem("map it", path);
+  struct stat info = {};
+  const bool looked = ::fstat(fd.get(), &info) == 0;
+  const bool pipe = looked && S_ISFIFO(info.st_mode);
+  MappedFile file;
+  file.path_ = path;
+  if (pipe || ::isatty(fd.get()) == 1) {
+    std::error_code none;
+    const bool named = pipe && std::filesystem::is_fifo(std::filesystem::symlink_status(path, none));
+    file.Map(CopyToMemory(fd, named, path));
+  } else {
+    file.Map(fd);
+  }
+  return file;
+}
+
+void MappedFile::Map(const Descriptor& fd) {
+  const uint64_t size = OpenedSize(fd.get(), path_);
+  if (size == 0) return;
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) FailSystem("map it", path_);
+  try {
+    RefuseLfsPointer({static_cast<const char*>(address), size}, path_);
+  } catch (...) {
+    ::munmap(address, size);
+    throw;
+  }
   data_ = static_cast<const std::byte*>(address);
+  size_ = size;
 }
 
 MappedFile::~MappedFile() {
@@ -85,6 +159,7 @@ std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
     Check(n > 0, "{}: ends after {} of {} bytes", path.string(), done, size);
     done += static_cast<size_t>(n);
   }
+  RefuseLfsPointer(text, path);
   return text;
 }
 

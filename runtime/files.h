@@ -17,11 +17,17 @@
 
 namespace shiftrt {
 
-// A whole regular file mapped read-only. Throws Error with the path and the system's reason.
+// A whole regular file mapped read-only. Throws Error with the path and the system's reason, and for a Git LFS pointer,
+// which stands in the place of a file that was not downloaded.
 class MappedFile {
  public:
   MappedFile() = default;
   explicit MappedFile(const std::filesystem::path& path);
+  /// Opens a text, which may come from a pipe or a terminal too; such a text is read to its end and kept in memory.
+  /// \param path The file, or a pipe such as /dev/stdin.
+  /// \return The bytes of the text.
+  /// \throws Error as the constructor does, and for a named pipe that no program opens for writing.
+  static MappedFile OfText(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -30,12 +36,15 @@ class MappedFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void Map(const Descriptor& fd);
+
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
   std::filesystem::path path_;
 };
 
-// The bytes of a whole file; runtime/text.h reads text, which may be compressed. Throws Error above `limit` bytes.
+// The bytes of a whole file; runtime/text.h reads text, which may be compressed. Throws Error above `limit` bytes, and
+// for a Git LFS pointer.
 std::string ReadFile(const std::filesystem::path& path, uint64_t limit = uint64_t{1} << 32);
 
 // Writes to a temporary name in the same directory; Commit() flushes to disk and renames. Without Commit (an exception,

@@ -111,9 +111,36 @@ Json Parse(std::string_view text, const std::string& name) {
   return builder.Take();
 }
 
+// `text` with null in the place of the numbers that JSON does not have.
+std::string WithoutNonNumbers(std::string_view text) {
+  std::string out;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!quoted) {
+      size_t size = 0;
+      for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
+        if (text.substr(i).starts_with(word)) size = word.size();
+      if (size > 0) {
+        out += "null";
+        i += size - 1;
+        continue;
+      }
+    }
+    if (text[i] == '"') quoted = !quoted;
+    out += text[i];
+    if (quoted && text[i] == '\\' && i + 1 < text.size()) out += text[++i];
+  }
+  return out;
+}
+
 }  // namespace
 
 nlohmann::json ParseJson(std::string_view text, const std::string& name) { return Parse<nlohmann::json>(text, name); }
+
+nlohmann::json ParseJsonOfRows(std::string_view text, const std::string& name) {
+  const bool plain = text.find("NaN") == text.npos && text.find("Infinity") == text.npos;
+  return plain ? ParseJson(text, name) : ParseJson(WithoutNonNumbers(text), name);
+}
 
 int64_t Integer(const nlohmann::json& value) {
   const bool is_one = value.is_number_unsigned() ? value.get<uint64_t>() <= INT64_MAX : value.is_number_integer();

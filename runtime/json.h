@@ -15,7 +15,15 @@ namespace shiftrt {
 // Time and memory are linear in the bytes of the text.
 nlohmann::json ParseJson(std::string_view text, const std::string& name);
 
-// The same with the keys of each object in their order, for objects of at most 4096 keys.
+/// Parses a row of data. Python's json module writes NaN, Infinity and -Infinity for numbers that JSON does not have;
+/// each of them is read as null here, so that such a number in a column that nobody reads is no error.
+/// \param text The row.
+/// \param name The row in messages, such as its file and line.
+/// \return The row.
+/// \throws Error as ParseJson does.
+nlohmann::json ParseJsonOfRows(std::string_view text, const std::string& name);
+
+// The same as ParseJson with the keys of each object in their order, for objects of at most 4096 keys.
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, const std::string& name);
 
 // `value` as an integer. Throws Error for anything else and beyond 64 bits; for a real number beyond them, the

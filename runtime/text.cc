@@ -75,8 +75,11 @@ void Decompress(std::string_view bytes, const std::string& name, const TextSink&
 
 std::string ReadText(const std::filesystem::path& file, uint64_t limit) {
   const std::string name = file.string();
-  std::string bytes = ReadFile(file, limit);
-  if (!IsCompressed(bytes)) return bytes;
+  const MappedFile mapped = MappedFile::OfText(file);
+  const std::string_view bytes(reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size());
+  Check(bytes.size() <= limit, "{}: has {} bytes, at most {} are allowed for this kind of file", name, bytes.size(),
+        limit);
+  if (!IsCompressed(bytes)) return std::string(bytes);
   std::string text;
   Decompress(bytes, name, [&](std::string_view piece) {
     Check(text.size() + piece.size() <= limit, "{}: more than {} bytes once decompressed", name, limit);

@@ -12,8 +12,9 @@ namespace shiftrt {
 
 inline constexpr uint64_t kMaxTextBytes = uint64_t{1} << 32;
 
-// The text of a file; gzip and Zstandard files, recognised by their first bytes, are decompressed. Throws Error naming
-// the file if it is unreadable, damaged, truncated, or larger than `limit` bytes before or after decompression.
+// The text of a file or a pipe; gzip and Zstandard files, recognised by their first bytes, are decompressed. Throws
+// Error naming the file if it is unreadable, damaged, truncated, or larger than `limit` bytes before or after
+// decompression.
 std::string ReadText(const std::filesystem::path& file, uint64_t limit = kMaxTextBytes);
 
 // True if the bytes begin as those of a gzip or Zstandard file do.

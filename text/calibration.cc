@@ -8,6 +8,7 @@
 #include "runtime/check.h"
 #include "runtime/parse.h"
 #include "runtime/random.h"
+#include "text/document_rows.h"
 #include "text/documents.h"
 
 namespace shiftrt {
@@ -119,6 +120,8 @@ CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tok
     (heldout ? set.heldout_tokens : set.fit_tokens) += spec.tokens;
   }
   set.source = fmt::format("{}, {} samples x {} tokens", file.filename().string(), count, spec.tokens);
+  if (SeparatorOf(file) != 0)
+    set.source += documents.At(0).prompt > 0 ? " of its columns instruction, input and output" : " of its column text";
   if (documents.cut()) set.source += fmt::format(" of its first {} MiB", kMaxDocumentBytes >> 20);
   if (count < spec.samples) set.source += fmt::format(" (all there is; {} asked for)", spec.samples);
   return set;

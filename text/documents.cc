@@ -15,6 +15,7 @@
 #include "runtime/parse.h"
 #include "runtime/printable.h"
 #include "runtime/text.h"
+#include "text/document_rows.h"
 
 namespace shiftrt {
 
@@ -51,7 +52,7 @@ constexpr KnownText kTexts[] = {
 
 std::vector<std::string> FileNames(const std::string& name) {
   std::vector<std::string> names;
-  for (const char* extension : {".txt", ".jsonl", ".json"})
+  for (const char* extension : {".txt", ".jsonl", ".json", ".csv", ".tsv"})
     for (const char* compression : {"", ".gz", ".zst"}) names.push_back(name + extension + compression);
   names.push_back(name + ".parquet");
   if (const KnownText* known = FindKnownText(name)) names.insert(names.end(), known->files.begin(), known->files.end());
@@ -64,41 +65,24 @@ std::string DataDirectories() {
   return places == nullptr ? "" : places;
 }
 
-// Alpaca's own template (Taori et al., 2023), with the answer behind it.
-Documents::Document AlpacaDocument(const Json& row, const std::string& where) {
-  const auto field = [&](const char* key) -> std::string {
-    if (!row.contains(key)) return "";
-    Check(row[key].is_string(), "{}: expected a string \"{}\"", where, key);
-    return row[key].get<std::string>();
-  };
-  const std::string instruction = field("instruction"), input = field("input"), output = field("output");
-  const std::string prompt =
-      input.empty()
-          ? fmt::format(
-                "Below is an instruction that describes a task. Write a response that appropriately completes "
-                "the request.\n\n### Instruction:\n{}\n\n### Response:\n",
-                instruction)
-          : fmt::format(
-                "Below is an instruction that describes a task, paired with an input that provides further "
-                "context. Write a response that appropriately completes the request.\n\n### "
-                "Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
-                instruction, input);
-  return {prompt + output, prompt.size(), instruction + (input.empty() ? "" : "\n\n" + input)};
-}
-
-Documents::Document DocumentOf(const Json& row, const std::string& where) {
-  Check(row.is_object(), "{}: expected an object with a string \"text\", or a row of Alpaca", where);
-  if (row.contains("instruction") && row.contains("output")) return AlpacaDocument(row, where);
-  Check(row.contains("text") && row["text"].is_string(),
-        "{}: expected an object with a string \"text\", or \"instruction\" and \"output\"", where);
-  return {row["text"].get<std::string>()};
-}
-
 // True for a file of the hub whose rows are the lines of one text.
 bool RowsAreLines(const fs::path& file) {
   return std::ranges::any_of(kTexts, [&](const KnownText& known) {
     return known.rows_are_lines && file.generic_string().ends_with("/" + std::string(known.hub_file));
   });
+}
+
+// True for a text from a pipe that has JSON and is no plain text: an object with a key, or an array of objects.
+bool BeginsAsJson(std::string_view text) {
+  const auto behind = [&](char c) {
+    text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+    if (!text.starts_with(c)) return false;
+    text.remove_prefix(1);
+    return true;
+  };
+  text = WithoutMark(text);
+  if (behind('[')) return behind('{');
+  return behind('{') && behind('"');
 }
 
 // The document behind those before it in a running text.
@@ -117,7 +101,13 @@ const KnownText* FindKnownText(std::string_view name) {
   return at == std::end(kTexts) ? nullptr : at;
 }
 
+bool HasRows(const fs::path& file) {
+  const fs::path extension = WithoutCompression(file).extension();
+  return IsParquet(file) || extension == ".json" || extension == ".jsonl" || SeparatorOf(file) != 0;
+}
+
 fs::path LookForText(const std::string& name) {
+  if (name == "-") return "/dev/stdin";
   if (Exists(name)) return name;
   const std::string listed = DataDirectories();
   const std::vector<std::string> names = FileNames(name);
@@ -263,69 +253,85 @@ std::map<int64_t, std::string> Documents::LinesOf(std::vector<int64_t> which) co
 }
 
 Documents Documents::Read(const fs::path& file) {
+  RefuseDirectory(file);
   Documents documents;
   documents.name_ = file.string();
-  const fs::path extension = WithoutCompression(file).extension();
-  const bool parquet = IsParquet(file), plain = !parquet && extension != ".json" && extension != ".jsonl";
-  documents.file_ = MappedFile(file);
-  if (IsCompressed(documents.mapped())) documents.Unpack(plain, extension == ".jsonl", extension == ".json");
+  documents.file_ = MappedFile::OfText(file);
+  const bool stream = IsStream(file), compressed = IsCompressed(documents.mapped());
+  const fs::path extension = stream ? fs::path(".json") : WithoutCompression(file).extension();
+  const bool parquet = stream ? documents.mapped().starts_with("PAR1") : IsParquet(file);
+  if (!parquet && !compressed) RefuseOtherFormats(documents.mapped(), documents.name_);
+  const bool rows = stream || HasRows(file);
+  if (compressed) documents.Unpack(!rows, extension == ".jsonl", extension == ".json");
   documents.json_lines_ = documents.in_pieces_ || extension == ".jsonl";
   if (documents.in_pieces_) return documents;
-  std::string_view content = documents.content();
-  documents.cut_ = plain && content.size() > kMaxDocumentBytes;
-  if (documents.cut_) {
-    // Its last line is left out if it is not whole.
-    content = content.substr(0, kMaxDocumentBytes);
-    if (const size_t end = content.rfind('\n'); end != content.npos) content = content.substr(0, end + 1);
-    while (!content.empty() && (content.back() & 0xC0) == 0x80) content.remove_suffix(1);  // a part of a character
-    if (!content.empty() && (content.back() & 0x80) != 0) content.remove_suffix(1);
-  }
+  documents.plain_ = !parquet && (stream ? !BeginsAsJson(documents.content()) : !rows);
+  const std::string_view content = documents.plain_ ? documents.Cut() : documents.content();
   documents.hash_ = HashHex(content);
   const std::string_view text = WithoutMark(content);
   const size_t first = text.find_first_not_of(kBlank);
-  Check(first != text.npos, "{}: the text is empty", documents.name_);
-  documents.json_lines_ = documents.json_lines_ || (extension == ".json" && text[first] == '{');
-  if (plain) {
+  Check(first != text.npos, "{}: the text is empty{}", documents.name_,
+        stream ? "; from a pipe, a text can be read only once" : "");
+  if (documents.plain_) {
     documents.lines_ = {{0, content.size(), 1}};
     return documents;
   }
+  documents.json_lines_ = documents.json_lines_ || (extension == ".json" && !parquet && text[first] == '{');
   if (documents.json_lines_) {
     LineFinder lines(documents.name_);
     lines.Add(content);
     documents.lines_ = lines.Take();
     return documents;
   }
-  if (parquet) {
-    ParquetFile rows(content, documents.name_);
-    for (int64_t group = 0; group < rows.row_groups(); ++group)
-      for (Json& row : rows.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
-        documents.rows_.push_back(std::move(row));
-    Check(!documents.rows_.empty(), "{}: no rows", documents.name_);
-    if (RowsAreLines(file)) {
-      std::string text = documents.Joined();
-      documents.rows_.clear();
-      documents.file_ = MappedFile();
-      documents.lines_ = {{0, text.size(), 1}};
-      documents.decompressed_ = std::move(text);
-      return documents;
-    }
-  } else {
-    Check(content.size() <= kMaxArrayBytes, "{}: a JSON array of more than {} MiB; write a document a line (.jsonl)",
-          documents.name_, kMaxArrayBytes >> 20);
-    Json rows = ParseJson(content, documents.name_);
-    Check(rows.is_array() && !rows.empty(), "{}: expected an array of documents, or a document a line",
-          documents.name_);
-    documents.rows_ = std::move(rows.get_ref<Json::array_t&>());
-  }
+  if (parquet)
+    documents.TakeParquet(content);
+  else if (const char separator = SeparatorOf(file); separator != 0)
+    documents.rows_ = RowsOfTable(content, separator, documents.name_);
+  else
+    documents.TakeArray(content);
+  std::string lines = RowsAreLines(file) ? documents.Joined() : "";
   documents.file_ = MappedFile();
-  documents.decompressed_ = std::string();
+  if (!lines.empty()) {
+    documents.rows_.clear();
+    documents.lines_ = {{0, lines.size(), 1}};
+  }
+  documents.decompressed_ = std::move(lines);
   return documents;
+}
+
+std::string_view Documents::Cut() {
+  std::string_view content = this->content();
+  cut_ = content.size() > kMaxDocumentBytes;
+  if (!cut_) return content;
+  // Its last line is left out if it is not whole.
+  content = content.substr(0, kMaxDocumentBytes);
+  if (const size_t end = content.rfind('\n'); end != content.npos) content = content.substr(0, end + 1);
+  while (!content.empty() && (content.back() & 0xC0) == 0x80) content.remove_suffix(1);  // a part of a character
+  if (!content.empty() && (content.back() & 0x80) != 0) content.remove_suffix(1);
+  return content;
+}
+
+void Documents::TakeParquet(std::string_view content) {
+  ParquetFile rows(content, name_);
+  RequireColumns(rows.columns(), name_);
+  for (int64_t group = 0; group < rows.row_groups(); ++group)
+    for (Json& row : rows.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
+      rows_.push_back(std::move(row));
+  Check(!rows_.empty(), "{}: no rows", name_);
+}
+
+void Documents::TakeArray(std::string_view content) {
+  Check(content.size() <= kMaxArrayBytes, "{}: a JSON array of more than {} MiB; write a document a line (.jsonl)",
+        name_, kMaxArrayBytes >> 20);
+  Json rows = ParseJsonOfRows(content, name_);
+  Check(rows.is_array() && !rows.empty(), "{}: expected an array of documents, or a document a line", name_);
+  rows_ = std::move(rows.get_ref<Json::array_t&>());
 }
 
 Documents::Document Documents::Parse(int64_t index, std::string_view line) const {
   if (!json_lines_) return {std::string(line)};
   const std::string where = fmt::format("{}:{}", name_, lines_.at(index).number);
-  return DocumentOf(ParseJson(WithoutMark(line), where), where);
+  return DocumentOf(ParseJsonOfRows(WithoutMark(line), where), where);
 }
 
 Documents::Document Documents::At(int64_t index) const {
@@ -345,8 +351,15 @@ std::string Documents::Joined() const {
 
 std::string RunningText(const fs::path& file) {
   const fs::path extension = WithoutCompression(file).extension();
-  if (IsParquet(file) || extension == ".json" || extension == ".jsonl") return Documents::Read(file).Joined();
+  if (HasRows(file) || IsStream(file)) {
+    const Documents documents = Documents::Read(file);
+    Check(!documents.cut(), "{}: more than {} MiB from a pipe; write the text to a file", file.string(),
+          kMaxDocumentBytes >> 20);
+    return documents.Joined();
+  }
+  RefuseDirectory(file);
   std::string text = ReadText(file);
+  RefuseOtherFormats(text, file.string());
   if (extension != ".raw" && extension != ".tokens") return text;
   std::string joined;
   for (std::string_view rest = text; !rest.empty();) {

@@ -29,9 +29,9 @@ std::span<const KnownText> KnownTexts();
 // nullptr for any other name.
 const KnownText* FindKnownText(std::string_view name);
 
-// A file by its path; otherwise a known name (c4, wikitext2, wikitext2-test, alpaca) or the name of any text file
-// without its extension, looked up in the directories of SHIFTRT_DATA (colon-separated), and then a known name in the
-// hub's cache. Throws Error listing the places and files looked for. Nothing is downloaded.
+// A file by its path, or the standard input for "-"; otherwise a known name (c4, wikitext2, wikitext2-test, alpaca) or
+// the name of any text file without its extension, looked up in the directories of SHIFTRT_DATA (colon-separated), and
+// then a known name in the hub's cache. Throws Error listing the places and files looked for. Nothing is downloaded.
 std::filesystem::path ResolveText(const std::string& name);
 // The same, but returns "" for a text that is not found.
 std::filesystem::path LookForText(const std::string& name);
@@ -48,9 +48,14 @@ inline constexpr uint64_t kMaxArrayBytes = uint64_t{512} << 20;
 // The most documents that a file of one a line may have. Their places take 24 bytes of memory each.
 inline constexpr int64_t kMaxLineDocuments = int64_t{1} << 25;
 
-// The documents of a text file: a .jsonl has one a line; a .json is an array of them, or one a line; a .parquet has one
-// a row; any other file is one document; any may be compressed as .gz or .zst. A document of JSON is an object with a
-// string `text`, or a row of Alpaca (`instruction`, `input`, `output`), which is put into Alpaca's prompt template.
+/// \param file A file that holds texts.
+/// \return Whether the name is of a file with rows, .jsonl, .json, .parquet, .csv or .tsv, and not of one plain text.
+bool HasRows(const std::filesystem::path& file);
+
+// The documents of a text file: a .jsonl has one a line; a .json is an array of them, or one a line; a .parquet, .csv
+// or .tsv has one a row; any other file is one document; any may be compressed as .gz or .zst. A document of JSON is an
+// object with a string `text`, or a row of Alpaca (`instruction`, `input`, `output`), which is put into Alpaca's prompt
+// template. A pipe has no extension: it holds JSON if it begins so, and else one document.
 //
 // A file that is not compressed is mapped, not copied. Of a compressed file with a document a line, only the places of
 // the lines are kept: it is decompressed to find them, and again when documents are read.
@@ -63,8 +68,8 @@ class Documents {
     std::string message = {};
   };
 
-  // Throws Error naming the file: unreadable, empty, or a .json that is neither; with the line for one that is longer
-  // than a document may be, or begins no object.
+  // Throws Error naming the file: unreadable, empty, a .json that is neither, or in a format of its own, such as bzip2;
+  // with the line for one that is longer than a document may be, or begins no object.
   static Documents Read(const std::filesystem::path& file);
 
   int64_t size() const { return static_cast<int64_t>(lines_.empty() ? rows_.size() : lines_.size()); }
@@ -91,6 +96,8 @@ class Documents {
   };
   const std::string& hash() const { return hash_; }  // hash of the whole text that was read
   bool cut() const { return cut_; }                  // true if a plain text was longer than a document may be
+  /// \return Whether the file is one plain text.
+  bool plain() const { return plain_; }
 
  private:
   struct Line {
@@ -106,6 +113,10 @@ class Documents {
   std::string_view content() const { return decompressed_.empty() ? mapped() : decompressed_; }
   // Decompresses the file: finds its lines if they are documents, and keeps its text otherwise.
   void Unpack(bool plain, bool lines, bool maybe_lines);
+  // The content of a plain text, without what is beyond the largest document.
+  std::string_view Cut();
+  void TakeParquet(std::string_view content);
+  void TakeArray(std::string_view content);
   // The lines `which` of a file that is read in pieces, each once, by index.
   std::map<int64_t, std::string> LinesOf(std::vector<int64_t> which) const;
   Document Parse(int64_t index, std::string_view line) const;
@@ -113,16 +124,16 @@ class Documents {
   std::string name_, hash_;
   MappedFile file_;           // empty if decompressed_ or rows_ have its documents
   std::string decompressed_;  // empty if the file was not compressed
-  bool json_lines_ = false, cut_ = false;
+  bool json_lines_ = false, cut_ = false, plain_ = false;
   bool in_pieces_ = false;   // file_ is compressed, and lines_ are those of its text
   std::vector<Line> lines_;  // lines of the text, which for plain text is one line
   std::vector<nlohmann::json> rows_;
 };
 
-// A file as one text, whose perplexity can be measured: the documents of a .jsonl, .json or .parquet file with a blank
-// line between two; WikiText (.raw, .tokens) with a blank line between two of its lines, as GPTQ joins the rows of the
-// data set (one line per row, with its end; lines of white space only are empty); any other file as it is. Throws Error
-// naming the file, as Documents::Read does.
+// A file as one text, whose perplexity can be measured: the documents of a file with rows with a blank line between
+// two; WikiText (.raw, .tokens) with a blank line between two of its lines, as GPTQ joins the rows of the data set (one
+// line per row, with its end; lines of white space only are empty); any other file as it is. Throws Error naming the
+// file, as Documents::Read does.
 std::string RunningText(const std::filesystem::path& file);
 
 }  // namespace shiftrt

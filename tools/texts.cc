@@ -124,7 +124,7 @@ std::string FileOfText(const std::string& name) { return ResolveText(name).strin
 
 std::string ForTerminal(const std::string& text) { return Printable(text); }
 
-std::string ReadFileText(const std::string& file) { return ReadText(file); }
+std::string ReadFileText(const std::string& file) { return ReadText(file == "-" ? "/dev/stdin" : file); }
 
 void WriteFileText(const std::string& file, const std::string& text) { WriteFile(file, text); }
 
@@ -138,21 +138,24 @@ void AddTextTokens(CLI::App& app, int64_t& text_tokens) {
 std::vector<std::string> ReadPrompts(const std::string& name, bool chat) {
   const std::filesystem::path file = ResolveText(name);
   std::vector<std::string> prompts;
-  const std::string format = WithoutCompression(file).extension().string();
-  if (format == ".jsonl" || format == ".json" || format == ".parquet") {
+  const auto add_lines = [&](const std::string& text) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty()) prompts.push_back(std::move(line));
+    }
+  };
+  if (HasRows(file) || IsStream(file)) {
     const Documents documents = Documents::Read(file);
-    for (int64_t i = 0; i < documents.size(); ++i) {
+    if (documents.plain()) add_lines(documents.Text(0));
+    for (int64_t i = 0; i < documents.size() && !documents.plain(); ++i) {
       Documents::Document document = documents.At(i);
       if (document.prompt > 0) document.text.resize(document.prompt);
       if (chat && !document.message.empty()) document.text = std::move(document.message);
       prompts.push_back(std::move(document.text));
     }
   } else {
-    std::istringstream lines(ReadText(file, kMaxArrayBytes));
-    for (std::string line; std::getline(lines, line);) {
-      if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty()) prompts.push_back(std::move(line));
-    }
+    add_lines(ReadText(file, kMaxArrayBytes));
   }
   Check(!prompts.empty(), "{}: it has no prompt; expected one per line", file.string());
   return prompts;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <string>
 #include <vector>
@@ -47,6 +48,17 @@ TEST_F(Files, MapAndReadGiveTheBytes) {
   EXPECT_EQ(ReadFile(path_), content);
   EXPECT_EQ(ReadFile(path_, 5), content);
   ExpectRefusal([&] { ReadFile(path_, 4); }, path_.string(), "5 bytes, at most 4");
+}
+
+// A repository that was cloned without Git LFS has small texts in the places of its large files.
+TEST_F(Files, AGitLfsPointerIsNamed) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 269060552\n";
+  Put(path_, pointer);
+  for (const auto& open : std::vector<std::function<void()>>{[&] { MappedFile{path_}; }, [&] { ReadFile(path_); },
+                                                             [&] { MappedFile::OfText(path_); }})
+    ExpectRefusal(open, path_.string(), "a Git LFS pointer in the place of a file of 269060552 bytes; `git lfs pull`");
+  Put(path_, pointer + std::string(1024, 'x'));  // a text about pointers
+  EXPECT_EQ(ReadFile(path_).size(), pointer.size() + 1024);
 }
 
 TEST_F(Files, AMappingMoves) {

@@ -104,14 +104,14 @@ TEST_F(Cli, AClosedOutputDoesNotEndUpInAFile) {
   EXPECT_TRUE(ReadJson("p.json").is_object());
 }
 
-TEST_F(Cli, APipeInThePlaceOfAFileIsRefusedAtOnce) {
+TEST_F(Cli, APipeInThePlaceOfAFileIsRefused) {
   ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--quiet", "--journal", Path("pipe")}), 1,
                "pipe: not a regular file");
   EXPECT_FAILS(Command("sweep", {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--quiet",
                                  "--prune", "layers=2", "--lra", "2", "--journal", Path("pipe")}),
                2, "a pipe that no program reads");
-  EXPECT_FAILS(Command("ppl", {"--text", Path("pipe"), "--quiet"}), 1, "not a regular file");
+  EXPECT_FAILS(Command("ppl", {"--text", Path("pipe"), "--quiet"}), 1, "a pipe into which no program writes");
   EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt"), "--quiet", "--json", Path("pipe")}), 2,
                "a pipe that no program reads");
 }
