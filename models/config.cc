@@ -130,9 +130,12 @@ RopeSpec ParseRope(const ConfigReader& config, const Family& family, const Model
     ParseYarn(settings, model.max_positions, rope);
   } else if (kind == "longrope" && of.longrope) {
     ParseLongRope(settings, model.max_positions, model.head_dim, rope);
+  } else if (kind == "dynamic") {
+    // The frequencies change only behind max_position_embeddings, and no longer sequence is run.
+    settings.Number("factor", 1, 1e6);
   } else {
-    Check(kind == "default", "{}: rope type \"{}\" is not supported (known: default, linear, llama3, yarn{})", file,
-          Printable(kind), of.longrope ? ", longrope" : "");
+    Check(kind == "default", "{}: rope type \"{}\" is not supported (known: default, dynamic, linear, llama3, yarn{})",
+          file, Printable(kind), of.longrope ? ", longrope" : "");
   }
   RefuseUnknownKeys(settings, family);
   return rope;
@@ -152,12 +155,57 @@ std::vector<int32_t> TokenList(const ConfigReader& config, const char* key) {
   return tokens;
 }
 
-// The one name in `architectures`.
-const std::string& ArchitectureOf(const Json& json, const std::string& file) {
+// The positions that a model with YaRN has if its max_position_embeddings was left at those of the training, as Qwen
+// 2.5's model card says: as many times more as the factor says.
+int64_t PositionsOf(const ConfigReader& config, const Family& family, const ModelConfig& model) {
+  const ConfigReader settings(FindRopeSettings(config, family, kFull), config.file());
+  const RopeSpec& rope = model.rope;
+  if (rope.kind != RopeKind::kYarn || !settings.Has("original_max_position_embeddings") ||
+      rope.original_max_positions != model.max_positions)
+    return model.max_positions;
+  return std::min<int64_t>(std::llround(rope.factor * static_cast<double>(rope.original_max_positions)), kMaxPositions);
+}
+
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+// The family whose checkpoints have this `model_type`; null for none.
+const Family* FamilyOfType(const Json& json) {
+  const auto type = json.find("model_type");
+  if (type == json.end() || !type->is_string()) return nullptr;
+  std::string name = type->get<std::string>();
+  if (name == "gemma3_text") name = "gemma3";
+  if (name == "granitemoehybrid") name = "granite4";
+  const auto& families = Families();
+  const auto at = std::find_if(families.begin(), families.end(), [&](const Family& row) { return name == row.name; });
+  return at == families.end() ? nullptr : &*at;
+}
+
+// The class of the model: the one name in `architectures`, or the class of its `model_type` where no name is there, as
+// in transformers. The base class, from which a model without its head is saved, and LLaMAForCausalLM, as the first
+// conversions spelt it, stand for the class with the head.
+std::string ArchitectureOf(const Json& json, const std::string& file) {
   const auto names = json.find("architectures");
-  Check(names != json.end() && names->is_array() && names->size() == 1 && names->front().is_string(),
+  if (names == json.end() || names->is_null()) {
+    const Family* const family = FamilyOfType(json);
+    Check(
+        family != nullptr,
+        "{}: architectures is missing, and model_type is {}, of which no family is known; name the class of the model, "
+        "such as \"architectures\": [\"LlamaForCausalLM\"]",
+        file, Shown(json.value("model_type", Json())));
+    return family->architecture;
+  }
+  Check(names->is_array() && names->size() == 1 && names->front().is_string(),
         "{}: architectures is not a list of one name", file);
-  return names->front().get_ref<const std::string&>();
+  const auto& name = names->front().get_ref<const std::string&>();
+  for (const Family& family : Families()) {
+    const std::string whole = Lower(family.architecture), stem = whole.substr(0, whole.find("for"));
+    if (Lower(name) == whole || Lower(name) == stem + "model") return family.architecture;
+  }
+  return name;
 }
 
 void ParseShape(const ConfigReader& config, const Family& family, ModelConfig& out) {
@@ -198,6 +246,7 @@ ModelConfig ReadAs(const Family& family, const ConfigReader& config) {
   ParseShape(config, family, out);
   out.rms_eps = config.Number(family.eps, 0, 1, 1e-6);
   out.rope = ParseRope(config, family, out, kFull);
+  out.max_positions = PositionsOf(config, family, out);
   if (family.rope.by_layer_type) out.second_rope = ParseRope(config, family, out, kSliding);
   out.block = family.block(config, out);
   out.tied_head = config.Flag("tie_word_embeddings", false);
@@ -278,7 +327,7 @@ ModelConfig ParseConfig(std::string_view text, const std::string& name) {
 ModelConfig ConfigFromJson(const Json& whole, const std::string& name) {
   Check(whole.is_object(), "{}: not a JSON object", name);
   const Json json = TextConfig(whole, name);
-  const std::string& architecture = ArchitectureOf(json, name);
+  const std::string architecture = ArchitectureOf(json, name);
   const Family* const family = FindFamily(architecture);
   if (family == nullptr) FailOfArchitecture(json, architecture, name);
   const Json complete = WithDefaults(*family, json);
@@ -290,8 +339,12 @@ ModelConfig ConfigFromJson(const Json& whole, const std::string& name) {
 
 Json TextConfig(const Json& json, const std::string& name) {
   const auto text = json.find("text_config");
-  if (text == json.end() || !text->is_object() || !json.contains("architectures")) return json;
-  const std::string& architecture = ArchitectureOf(json, name);
+  if (text == json.end() || !text->is_object() || !json.contains("architectures")) {
+    Json named = json;
+    named["architectures"] = Json::array({ArchitectureOf(json, name)});
+    return named;
+  }
+  const std::string architecture = ArchitectureOf(json, name);
   const Json type = text->value("model_type", Json());
   const auto* const model = TextModelOf(architecture, type.is_string() ? type.get<std::string>() : "");
   Check(model != nullptr, "{}: the text model of {} (text_config.model_type {}) is not supported", name, architecture,

@@ -16,7 +16,7 @@ float InverseRoot(double x) { return 1.0f / std::sqrt(static_cast<float>(x)); }
 
 Activation ReadActivation(const ConfigReader& config, const char* key, const char* otherwise) {
   const std::string name = config.Word(key, otherwise);
-  if (name == "silu") return Activation::kSilu;
+  if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
   Fail("{}: {} \"{}\" is not supported (silu and gelu_pytorch_tanh are)", config.file(), key, name);
 }

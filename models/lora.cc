@@ -170,14 +170,28 @@ class FactorReader {
       ++index;
     }
     for (const auto& [name, tensor] : file_.tensors())
-      Check(used_.contains(name), "{}: tensor {} is of no projection that a model of {} blocks runs", path(), name,
-            index);
+      if (!used_.contains(name)) FailUnused(name, index);
     Check(!factors.empty(), "{}: no factors", path());
     return factors;
   }
 
  private:
   std::string path() const { return file_.path().string(); }
+  [[noreturn]] void FailUnused(const std::string& name, int64_t blocks) const {
+    for (const char* part : {"lm_head", "embed_tokens"})
+      if (name.find(part) != name.npos)
+        Fail(
+            "{}: tensor {} changes {}, which is not supported; merge the adapter with peft (merge_and_unload) and open "
+            "the merged "
+            "model",
+            path(), name, part);
+    if (name.find(".base_layer.") != name.npos || name.find(".default.") != name.npos)
+      Fail(
+          "{}: tensor {} has the name that it has inside peft; merge the adapter with peft, or save it with "
+          "save_pretrained",
+          path(), name);
+    Fail("{}: tensor {} is of no projection that a model of {} blocks runs", path(), name, blocks);
+  }
   bool Has(const std::string& module) const {
     return file_.tensors().contains(module + kA) || file_.tensors().contains(module + kB);
   }
@@ -309,6 +323,10 @@ Lora ReadLora(const fs::path& directory, const ModelConfig& config, const DepthP
   Lora lora;
   lora.rank = reader.Integer("r", 1, config.hidden + config.intermediate);
   lora.alpha = reader.Number("lora_alpha", 0, 1e30);
+  Check(Exists(directory / kLoraTensors) || !Exists(directory / "adapter_model.bin"),
+        "{}: adapter_model.bin is pickled, which is not read; save the adapter with peft (save_pretrained), which "
+        "writes {}",
+        directory.string(), kLoraTensors);
   lora.factors = FactorReader(directory / kLoraTensors, config, plan, lora.rank).Read();
   return lora;
 }

@@ -9,6 +9,7 @@
 #include "hub/settings.h"
 #include "models/adapted.h"
 #include "models/hf_lra.h"
+#include "models/layouts.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/gguf.h"
@@ -41,7 +42,12 @@ fs::path FirstOf(const std::string& name, const std::vector<fs::path>& places, c
     if (HoldsModel(place)) return place;
     looked += "\n  " + place.string();
   }
-  Fail("model {} was not found; looked at:{}{}", name, looked, advice);
+  const auto layout = [&]() -> std::string {
+    for (const fs::path& place : places)
+      if (const std::string found = LayoutWithoutConfig(place); !found.empty()) return found;
+    return "";
+  };
+  Fail("model {} was not found; looked at:{}{}{}", name, looked, advice, layout());
 }
 
 std::vector<fs::path> DemoPlaces() {

@@ -7,6 +7,7 @@
 
 #include "models/checkpoint.h"
 #include "models/hf_lra.h"
+#include "models/layouts.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
 
@@ -16,8 +17,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-// True for tensors that old exporters wrote and that are computed from the configuration instead.
-bool Ignorable(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+constexpr std::string_view kHeadTensor = "lm_head.weight", kEmbeddingTensor = "model.embed_tokens.weight";
+
+// True for buffers that old exporters wrote and that are computed from the configuration instead.
+bool Ignorable(std::string_view name) {
+  for (const std::string_view end :
+       {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", ".position_ids", ".causal_mask"})
+    if (name.ends_with(end)) return true;
+  return name == "position_ids" || name == "causal_mask";
+}
 
 // Reads every file of a checkpoint and records which file holds which tensor.
 class SafetensorsCheckpoint final : public Checkpoint {
@@ -28,12 +36,14 @@ class SafetensorsCheckpoint final : public Checkpoint {
     if (Exists(directory / "model.safetensors")) {
       for (const auto& [name, tensor] : Open("model.safetensors").tensors()) tensors_[name] = tensor;
       LeaveTextModel();
+      AddPrefix();
       return;
     }
-    Check(Exists(index), "{}: neither model.safetensors nor model.safetensors.index.json is there", directory.string());
+    Check(Exists(index), "{}: neither model.safetensors nor model.safetensors.index.json is there{}",
+          directory.string(), LayoutWithoutWeights(directory));
     ReadIndex(index);
-    RefuseUnlisted(index);
     LeaveTextModel();
+    AddPrefix();
   }
 
   std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
@@ -41,7 +51,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
 
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
     const auto found = tensors_.find(name);
-    Check(found != tensors_.end(), "{}: tensor {} is missing", directory_.string(), name);
+    Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name, Advice(name));
     const TensorView& tensor = found->second;
     Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
           fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
@@ -79,40 +89,70 @@ class SafetensorsCheckpoint final : public Checkpoint {
     if (file) return *file;
     file = std::make_shared<SafetensorsFile>(directory_ / name);
     for (const auto& [tensor, type] : file->others())  // quantised weights, or no weights at all
-      Fail("{}: tensor {} is of type {}, expected F32, F16 or BF16", file->path().string(), tensor, type);
+      Check(Ignorable(tensor), "{}: tensor {} is of type {}, expected F32, F16 or BF16", file->path().string(), tensor,
+            type);
     return *file;
   }
 
+  // The shards count, and not where the index says that a tensor is: transformers loads all tensors of all shards.
   void ReadIndex(const std::filesystem::path& index) {
     const Json json = ParseJson(ReadFile(index, kMaxIndexBytes), index.string());
     Check(json.is_object() && json.contains("weight_map") && json["weight_map"].is_object(),
           "{}: weight_map is missing", index.string());
-    for (const auto& [name, value] : json["weight_map"].items()) {
+    const Json& map = json["weight_map"];
+    for (const auto& [name, value] : map.items()) {
       Check(value.is_string(), "{}: the shard of tensor {} is not a file name", index.string(), name);
       const auto& shard = value.get_ref<const std::string&>();
       constexpr std::string_view kSeparators("/\\\0", 3);
       Check(!shard.empty() && shard.find_first_of(kSeparators) == std::string::npos && shard != "." && shard != "..",
             "{}: the shard of tensor {} is {}, not the name of a file in the directory", index.string(), name,
             Shown(value));
-      const auto& tensors = Open(shard).tensors();
-      const auto found = tensors.find(name);
-      Check(found != tensors.end(), "{}: tensor {} is not in {} as the index says", directory_.string(), name, shard);
-      tensors_[name] = found->second;
+      Open(shard);
     }
+    TakeShards();
+    for (const auto& [name, value] : map.items())  // a head that is the embedding table is listed and not stored
+      Check(tensors_.contains(name) || Ignorable(name) || name == kHeadTensor,
+            "{}: tensor {} is in no shard, not even in {} as the index says", index.string(), name,
+            value.get_ref<const std::string&>());
+    for (const auto& [name, tensor] : tensors_)
+      Check(map.contains(name) || Ignorable(name) || name == kHeadTensor, "{}: tensor {} is in a shard and not listed",
+            index.string(), name);
   }
 
-  // A tensor in two shards, or in a shard but not in the index, makes the checkpoint invalid even if the rest is
-  // complete.
-  void RefuseUnlisted(const std::filesystem::path& index) const {
+  // A tensor in two shards makes the checkpoint invalid.
+  void TakeShards() {
     std::map<std::string_view, std::string_view> owner;
     for (const auto& [shard, file] : files_) {
       for (const auto& [name, tensor] : file->tensors()) {
         const auto [at, fresh] = owner.emplace(name, shard);
-        Check(fresh, "{}: tensor {} is in {} and in {}", directory_.string(), name, at->second, shard);
-        Check(tensors_.contains(name) || Ignorable(name), "{}: tensor {} of {} is not listed", index.string(), name,
+        Check(fresh || Ignorable(name), "{}: tensor {} is in {} and in {}", directory_.string(), name, at->second,
               shard);
+        tensors_[name] = tensor;
       }
     }
+  }
+
+  // Gives the tensors of a model that was saved from its base class, without a head, the names that they have in a
+  // whole model.
+  void AddPrefix() {
+    constexpr std::string_view kPrefix = "model.";
+    if (tensors_.contains(std::string(kEmbeddingTensor)) ||
+        !tensors_.contains(std::string(kEmbeddingTensor.substr(kPrefix.size()))))
+      return;
+    std::map<std::string, TensorView> named;
+    for (const auto& [name, tensor] : tensors_)
+      named[name == kHeadTensor ? name : std::string(kPrefix) + name] = tensor;
+    tensors_ = std::move(named);
+  }
+
+  // Why a tensor may be missing, for the message that says so.
+  std::string Advice(const std::string& name) const {
+    if (Exists(directory_ / "model.safetensors") && Exists(directory_ / "model.safetensors.index.json"))
+      return "; model.safetensors is read, and the shards of model.safetensors.index.json beside it are not: move away "
+             "the one that is not the model";
+    if (name == kHeadTensor)
+      return "; if the head of this model is its embedding table, config.json needs \"tie_word_embeddings\": true";
+    return "";
   }
 
   // Leaves only the text model's tensors of a model of text and images, under the names that they have in a directory

@@ -153,6 +153,13 @@ LanguageModel CommonOptions::OpenLanguageModel() const {
   settings.progress = progress.get();
   LanguageModel opened = LanguageModel::Open(model, settings);
   ReportShares(*opened.impl().model.weights, *processes, quiet);
+  const std::filesystem::path& directory = opened.Directory();
+  if (lora.empty() && processes->rank() == 0 && std::filesystem::exists(directory / "adapter_config.json"))
+    fmt::print(stderr,
+               "shiftrt: {} has a LoRA adapter of peft beside the model, which transformers applies by itself and "
+               "shiftrt does "
+               "not; --lora {} applies it\n",
+               directory.string(), directory.string());
   return opened;
 }
 

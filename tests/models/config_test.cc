@@ -442,7 +442,7 @@ TEST(Config, RopeFrequenciesAreThoseOfTransformers) {
 
 TEST(Config, RefusesRopeByName) {
   const auto rope = [](const Json& settings) { return With(Llama(), {{"rope_scaling", settings}}); };
-  for (const char* kind : {"dynamic", "longrope", "su", "proportional", "mrope"})
+  for (const char* kind : {"longrope", "su", "proportional", "mrope"})
     ExpectConfigRefusal(rope({{"rope_type", kind}, {"factor", 2}}), kind);
   ExpectConfigRefusal(rope({{"type", "linear"}}), "factor is missing");
   ExpectConfigRefusal(rope({{"type", "linear"}, {"factor", 0}}), "factor");
@@ -458,6 +458,33 @@ TEST(Config, RefusesRopeByName) {
   ExpectConfigRefusal(With(Llama(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor");
   ExpectConfigRefusal(With(Llama(), {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}}),
                       "full_attention");
+}
+
+// Without a name, transformers goes by the model's type. The base class has the same blocks.
+TEST(Config, TheArchitectureFollowsFromTheTypeOrTheBaseClass) {
+  const auto family = [](const Json& patch) { return Parse(With(Llama(), patch)).family; };
+  EXPECT_EQ(family({{"architectures", nullptr}, {"model_type", "llama"}}), "llama");
+  EXPECT_EQ(family({{"architectures", nullptr}, {"model_type", "qwen3"}}), "qwen3");
+  EXPECT_EQ(family({{"architectures", {"LLaMAForCausalLM"}}}), "llama");
+  EXPECT_EQ(family({{"architectures", {"LlamaModel"}}}), "llama");
+  Json missing = Llama();
+  missing.erase("architectures");
+  ExpectConfigRefusal(missing, "such as \"architectures\": [\"LlamaForCausalLM\"]");
+  missing["model_type"] = "llama";
+  EXPECT_EQ(Parse(missing).family, "llama");
+  ExpectConfigRefusal(With(Llama(), {{"architectures", {"LlamaForSequenceClassification"}}}), "not supported");
+}
+
+TEST(Config, RopeAsTransformersReadsIt) {
+  const auto rope = [](const Json& settings) { return Parse(With(Llama(), {{"rope_scaling", settings}})); };
+  // Within max_position_embeddings, which no sequence exceeds, dynamic RoPE is the default.
+  const ModelConfig dynamic = rope({{"type", "dynamic"}, {"factor", 2.0}});
+  EXPECT_EQ(dynamic.rope.kind, RopeKind::kDefault);
+  EXPECT_EQ(dynamic.max_positions, 512);
+  // Qwen 2.5's model card adds YaRN and leaves max_position_embeddings as it is.
+  EXPECT_EQ(rope({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}}).max_positions, 2048);
+  EXPECT_EQ(rope({{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}}).max_positions, 512);
+  EXPECT_EQ(Parse(With(Llama(), {{"hidden_act", "swish"}})).block.activation, Activation::kSilu);
 }
 
 TEST(Config, RefusesUnsupportedSettingsByName) {

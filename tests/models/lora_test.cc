@@ -244,6 +244,27 @@ TEST_F(LoraFiles, SettingsThatChangeWhatItComputesAreRefused) {
   EXPECT_NE(Refusal([&] { Read(plan); }).find("[4, "), std::string::npos);
 }
 
+// Trainers write these too; the way out is to merge them.
+TEST_F(LoraFiles, WhatIsNotSupportedIsRefusedWithAdvice) {
+  const DepthPlan plan = Pruned();
+  const std::vector<float> values(4, 0.0f);
+  for (const auto& [name, word] : std::vector<std::pair<std::string, std::string>>{
+           {"base_model.model.lm_head.lora_A.weight", "changes lm_head"},
+           {"base_model.model.model.embed_tokens.lora_embedding_A", "changes embed_tokens"},
+           {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", "inside peft"}}) {
+    Write(Everywhere(plan), plan);
+    const TensorView tensor = {values.data(), DType::kFloat32, {2, 2}};
+    AtomicFile out(File(kLoraTensors));
+    WriteSafetensors(out, {{name, tensor}}, {});
+    out.Commit();
+    const std::string what = Refusal([&] { Read(plan); });
+    EXPECT_NE(what.find(word), std::string::npos) << what;
+    EXPECT_NE(what.find("merge the adapter with peft"), std::string::npos) << what;
+  }
+  std::filesystem::rename(File(kLoraTensors), File("adapter_model.bin"));
+  EXPECT_NE(Refusal([&] { Read(plan); }).find("adapter_model.bin is pickled"), std::string::npos);
+}
+
 TEST_F(LoraFiles, AreOfTheModelThatTheyAreReadFor) {
   const DepthPlan plan = Pruned();
   Write(Everywhere(DepthPlan::Original(weights_->config.layers)), DepthPlan::Original(weights_->config.layers));

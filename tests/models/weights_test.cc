@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 
+#include "models/model.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "tests/models/checkpoint_files.h"
@@ -114,7 +115,7 @@ TEST_F(LoadWeightsTest, AnIndexThatIsWrongIsRefused) {
   ExpectRefused({"c.safetensors", "No such file"});
   WriteShards(
       [](auto& index) { index[kQuery] = index[kQuery] == "a.safetensors" ? "b.safetensors" : "a.safetensors"; });
-  ExpectRefused({kQuery, "as the index says"});
+  EXPECT_EQ(LoadRefusal(), "");  // as in transformers, the shards count
   WriteShards([](auto& index) { index.erase(kQuery); });
   ExpectRefused({"model.safetensors.index.json", kQuery, "not listed"});
   WriteShards([](auto& index) { index["model.extra.weight"] = "a.safetensors"; });
@@ -175,6 +176,85 @@ TEST_F(LoadWeightsTest, NoFilesAtAll) {
   std::filesystem::create_directory(dir() / "model.safetensors");
   ExpectRefused({"not a regular file"});
   EXPECT_NE(Refusal([&] { LoadWeights(dir() / "none"); }).find("none"), std::string::npos);
+}
+
+// As transformers does: the tied head may be listed without being stored, or stored without being listed.
+TEST_F(LoadWeightsTest, AnIndexAndItsShardsNeedNotAgreeOnATiedHeadAndBuffers) {
+  Make(SmallConfig(/*tied=*/true));
+  const auto whole = Hashes(*LoadWeights(dir()));
+  WriteShards([](auto& index) {
+    index["lm_head.weight"] = "a.safetensors";
+    index["model.layers.0.self_attn.rotary_emb.inv_freq"] = "b.safetensors";
+  });
+  EXPECT_EQ(Hashes(*LoadWeights(dir())), whole);
+  StoredTensor head = Tensor("model.embed_tokens.weight");
+  head.name = "lm_head.weight";
+  tensors_.push_back(head);
+  WriteShards([](auto& index) { index.erase("lm_head.weight"); });
+  EXPECT_EQ(Hashes(*LoadWeights(dir())), whole);
+}
+
+TEST_F(LoadWeightsTest, BuffersOfAnyTypeAreLeft) {
+  const auto whole = Hashes(*LoadWeights(dir()));
+  tensors_.push_back({"model.layers.0.self_attn.rotary_emb.cos_cached", "F32", {2}, std::string(8, '\0')});
+  tensors_.push_back({"model.position_ids", "I64", {1}, std::string(8, '\0')});
+  tensors_.push_back({"model.causal_mask", "BOOL", {2}, std::string(2, '\0')});
+  Write();
+  EXPECT_EQ(Hashes(*LoadWeights(dir())), whole);
+}
+
+// A model that was saved from its base class has no head, and its tensors have no prefix.
+TEST_F(LoadWeightsTest, TensorsWithoutThePrefixAreThoseOfTheBaseClass) {
+  Make(SmallConfig(/*tied=*/true));
+  const auto whole = Hashes(*LoadWeights(dir()));
+  for (StoredTensor& tensor : tensors_) tensor.name = tensor.name.substr(std::string("model.").size());
+  Write();
+  EXPECT_EQ(Hashes(*LoadWeights(dir())), whole);
+  WriteShards();
+  EXPECT_EQ(Hashes(*LoadWeights(dir())), whole);
+}
+
+TEST_F(LoadWeightsTest, AMissingTensorIsNamedWithItsLikelyReason) {
+  Drop("lm_head.weight");
+  Write();
+  ExpectRefused({"lm_head.weight is missing", "\"tie_word_embeddings\": true"});
+  Drop("model.norm.weight");
+  Write();
+  WriteIndex({});
+  ExpectRefused({"model.norm.weight is missing", "model.safetensors.index.json beside it"});
+}
+
+// Weights in another layout are named with what to do.
+TEST_F(LoadWeightsTest, OtherLayoutsOfWeightsAreNamed) {
+  std::filesystem::remove(dir() / "model.safetensors");
+  for (const auto& [file, word] :
+       std::vector<std::pair<std::string, std::string>>{{"model-00001-of-00002.safetensors", "is a shard"},
+                                                        {"model.fp16.safetensors", "is a variant"},
+                                                        {"consolidated.safetensors", "layout of Mistral"},
+                                                        {"pytorch_model.bin", "is pickled"},
+                                                        {"pytorch_model-00001-of-00002.bin", "is pickled"},
+                                                        {"consolidated.00.pth", "layout of Mistral or Meta"},
+                                                        {"model-q4.gguf", "give the GGUF file itself"},
+                                                        {"adapter_config.json", "LoRA adapter"}}) {
+    WriteText(dir() / file, "{}");
+    ExpectRefused({"neither model.safetensors nor", word});
+    std::filesystem::remove(dir() / file);
+  }
+}
+
+TEST(OpenModel, NamesWhatADirectoryHoldsInsteadOfAModel) {
+  for (const auto& [file, word] : std::vector<std::pair<std::string, std::string>>{
+           {"adapter_config.json", "give its base model (org/base) as the model"},
+           {"snapshots/0123/config.json", "snapshots/0123"},
+           {"params.json", "layout of Meta"},
+           {"model.gguf", "give the file itself"},
+           {"below/config.json", "one level below"}}) {
+    const TemporaryDirectory directory;
+    std::filesystem::create_directories((directory.path() / file).parent_path());
+    WriteText(directory.path() / file, R"({"base_model_name_or_path": "org/base"})");
+    const std::string what = Refusal([&] { ResolveModel(directory.path().string()); });
+    EXPECT_NE(what.find(word), std::string::npos) << what;
+  }
 }
 
 TEST_F(LoadWeightsTest, MissingAndUnknownTensorsAreNamed) {
