@@ -6,6 +6,7 @@
 
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/printable.h"
 #include "tokenizers/chat_template.h"
 #include "tokenizers/gguf.h"
 #include "tokenizers/load.h"
@@ -198,6 +199,9 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   file.AddFlag("tokenizer.ggml.add_bos_token", tokenizer.adds_bos());
   if (const auto found = FindChatTemplate(model.directory); found && !found->text.empty())
     file.AddText("tokenizer.chat_template", found->text);
+  if (const std::vector<std::string> further = FurtherTemplates(model.directory); !further.empty())
+    notes.push_back(fmt::format("The file has the chat template that is used by default; those called {} are left out.",
+                                Printable(fmt::format("{}", fmt::join(further, ", ")))));
   return notes;
 }
 

@@ -116,17 +116,19 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
   std::string gone =
       fmt::format("{} of the {} transformer blocks of {}", original.removed.size(), original.layers, original.name);
   if (original.removed.empty()) {
-    gone = fmt::format("{} halves of the {} transformer blocks of {}", original.halves.size(), original.layers,
-                       original.name);
+    gone = fmt::format("{} {} of the {} transformer blocks of {}", original.halves.size(),
+                       original.halves.size() == 1 ? "half" : "halves", original.layers, original.name);
   } else if (!original.halves.empty()) {
-    gone += fmt::format(" and {} halves of others", original.halves.size());
+    gone += fmt::format(" and {} of others",
+                        original.halves.size() == 1 ? "1 half" : fmt::format("{} halves", original.halves.size()));
   }
   card += pruned ? "- pruned\n---\n\n" : "---\n\n";
   card += fmt::format("# {}, {} of {} blocks{}\n\n", original.name, job.plan.blocks(), original.layers,
                       original.halves.empty() ? "" : fmt::format(", {} of them half", original.halves.size()));
   const bool trained = how.finetune || how.recipe.correction == "finetuned";
   card += !pruned ? "All blocks of the original model, written by shiftrt.\n"
-                  : fmt::format("{} were removed by shiftrt, and the model was {}.\n", gone,
+                  : fmt::format("{} {} removed by shiftrt, and the model was {}.\n", gone,
+                                original.removed.size() + original.halves.size() == 1 ? "was" : "were",
                                 trained ? "fine-tuned afterwards" : "not trained afterwards");
   card += "\n## How it was made\n\n| | |\n|---|---|\n";
   card += Row("original model", original.name);

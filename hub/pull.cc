@@ -125,6 +125,8 @@ std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const s
   for (const RemoteFile& file : all)
     if (file.path.find('/') == file.path.npos) top.push_back(file);
   std::vector<RemoteFile> files = Matching(top, needed);
+  for (const RemoteFile& file : all)
+    if (file.path.starts_with("additional_chat_templates/") && file.path.ends_with(".jinja")) files.push_back(file);
   std::vector<RemoteFile> tensors = Matching(top, weights);
   const auto whole = std::find_if(tensors.begin(), tensors.end(),
                                   [](const RemoteFile& file) { return file.path == "model.safetensors"; });

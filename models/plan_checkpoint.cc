@@ -8,6 +8,7 @@
 #include "models/saved_config.h"
 #include "runtime/files.h"
 #include "runtime/safetensors.h"
+#include "tokenizers/chat_template.h"
 #include "tokenizers/gguf.h"
 
 namespace shiftrt {
@@ -177,6 +178,8 @@ void CopyCompanions(const Model& model, AtomicDirectory& directory) {
         "merges.txt", "tokenizer.model", "generation_config.json", "chat_template.jinja", "chat_template.json",
         "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt", "USE_POLICY.md"})
     if (Exists(model.directory / file)) directory.Create(file).Write(ReadFile(model.directory / file));
+  for (const std::filesystem::path& file : FurtherTemplateFiles(model.directory))
+    directory.Create(fmt::format("{}/{}", kFurtherTemplates, file.filename().string())).Write(ReadFile(file));
 }
 
 }  // namespace shiftrt

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenizers/chat_template.h"
 
+#include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
@@ -97,6 +99,29 @@ std::optional<ChatTemplateText> FindChatTemplate(const fs::path& model) {
       return ChatTemplateText{*std::move(text), file};
   }
   return std::nullopt;
+}
+
+std::vector<fs::path> FurtherTemplateFiles(const fs::path& model) {
+  std::vector<fs::path> files;
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(model / kFurtherTemplates, none))
+    if (entry.path().extension() == ".jinja") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<std::string> FurtherTemplates(const fs::path& model) {
+  std::vector<std::string> names;
+  for (const fs::path& file : FurtherTemplateFiles(model)) names.push_back(file.stem().string());
+  const json config = ReadTokenizerJsonIfPresent(model / kConfig);
+  const auto listed = config.find("chat_template");
+  if (listed == config.end() || !listed->is_array()) return names;
+  for (const json& entry : *listed) {
+    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string()) continue;
+    const std::string name = entry["name"].get<std::string>();
+    if (name != "default" && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
 }
 
 std::unique_ptr<ChatTemplate> LoadChatTemplate(const fs::path& model, const Tokenizer& tokenizer) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "include/shiftrt/chat.h"
 #include "tokenizers/jinja.h"
@@ -41,6 +42,18 @@ struct ChatTemplateText {
 };
 // Returns the template of a model and the file that has it, as LoadChatTemplate finds it, without parsing it.
 std::optional<ChatTemplateText> FindChatTemplate(const std::filesystem::path& model);
+
+/// The directory beside a model in which transformers keeps each further template as NAME.jinja.
+inline constexpr const char* kFurtherTemplates = "additional_chat_templates";
+
+/// \param model The directory of a model.
+/// \return The files of further templates in it, in the order of their names.
+std::vector<std::filesystem::path> FurtherTemplateFiles(const std::filesystem::path& model);
+
+/// \param model The directory of a model.
+/// \return The names of the templates beside the one that FindChatTemplate finds, such as "tool_use".
+/// \throws Error naming the file for a tokenizer_config.json that is no JSON.
+std::vector<std::string> FurtherTemplates(const std::filesystem::path& model);
 
 // Loads the template of a GGUF file, or of a model directory: chat_template.jinja, or else "chat_template" of
 // tokenizer_config.json (the one named "default" if there are several), or else chat_template.json. Null if there is

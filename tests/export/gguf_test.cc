@@ -6,6 +6,7 @@
 
 #include "runtime/gguf_writer.h"
 #include "tests/export/fixture.h"
+#include "tokenizers/chat_template.h"
 #include "tokenizers/gguf.h"
 
 namespace shiftrt {
@@ -210,6 +211,11 @@ TEST_F(GgufExport, NamedChatTemplatesAreFound) {
   WriteText(model.directory / "tokenizer_config.json",
             R"({"chat_template": [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]})");
   EXPECT_EQ(written(), "b");
+  fs::create_directory(model.directory / "additional_chat_templates");
+  WriteText(model.directory / "additional_chat_templates/rag.jinja", "c");
+  EXPECT_EQ(FurtherTemplates(model.directory), (std::vector<std::string>{"rag", "tools"}));
+  Write("gguf", model, model.plan);
+  EXPECT_NE(ReadFile(out_ / "README.md").find("those called rag, tools are left out"), std::string::npos);
 }
 
 TEST_F(GgufExport, WhatItCannotHoldIsRefused) {

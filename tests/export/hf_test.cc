@@ -181,7 +181,9 @@ TEST_F(Hf, SettingsByLayerKeepStep) {
 
 TEST_F(Hf, WhatLiesBesideTheWeightsComesAlong) {
   const Model model = Golden("llama2");
-  const std::vector<std::string> files = {"LICENSE", "chat_template.jinja", "generation_config.json"};
+  const std::vector<std::string> files = {"LICENSE", "additional_chat_templates/tool_use.jinja", "chat_template.jinja",
+                                          "generation_config.json"};
+  fs::create_directory(model.directory / "additional_chat_templates");
   const auto content = [](const std::string& name) { return "{\"content of\": \"" + name + "\"}"; };
   for (const std::string& name : files) WriteText(model.directory / name, content(name));
   WriteText(
@@ -196,6 +198,7 @@ TEST_F(Hf, WhatLiesBesideTheWeightsComesAlong) {
                        "base_model: org/original\n"))
       << card;
   EXPECT_EQ(card.find("license: no"), std::string::npos);
+  EXPECT_NE(card.find("was removed by shiftrt"), std::string::npos) << card;
   EXPECT_NE(card.find("| blocks removed (numbered from 0) | 1 |"), std::string::npos) << card;
   EXPECT_NE(card.find("| criterion of the selection | bi |"), std::string::npos) << card;
 }

@@ -270,5 +270,18 @@ TEST_F(Pulling, APlanSaysWhatIsToCome) {
   EXPECT_EQ(PlanPull(hub, Request()).missing_bytes, 0);
 }
 
+// transformers keeps further chat templates in a directory, from which no other file is of the model.
+TEST(FilesOfModel, FurtherChatTemplatesAreOfTheModel) {
+  std::vector<RemoteFile> all;
+  for (const char* path : {"additional_chat_templates/notes.txt", "additional_chat_templates/tool_use.jinja",
+                           "config.json", "model.safetensors", "original/tool_use.jinja"})
+    all.emplace_back().path = path;
+  std::vector<std::string> chosen;
+  for (const RemoteFile& file : FilesOfModel(all, "org/name")) chosen.push_back(file.path);
+  std::sort(chosen.begin(), chosen.end());
+  EXPECT_EQ(chosen,
+            (std::vector<std::string>{"additional_chat_templates/tool_use.jinja", "config.json", "model.safetensors"}));
+}
+
 }  // namespace
 }  // namespace shiftrt

@@ -113,6 +113,7 @@ TEST(Jinja, WhatCannotBeRenderedIsRefusedWithItsPlace) {
       {"{{ 'a'.encode }}", "the attribute 'encode' of a str is not supported"},
       {"{{ [1].append }}", "the attribute 'append' of a list is not supported"},
       {"{{ 'a'.__class__ }}", "'__class__' is not supported"},
+      {"{{ '%s' % [1] }}", "to format a text with '%' is not supported"},
       {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
       {"{{ '\xC3\xA9' | upper }}", "letters that are not ASCII"},
       {"{{ {(1 + 0.5): 2} }}", "a key of a dict: expected a str, found float"},

@@ -337,6 +337,7 @@ class Evaluator {
       if (AsText(left) && AsText(right)) return AddTexts(*AsText(left), *AsText(right));
       if (AsSequence(left) && AsSequence(right)) return AddSequences(*AsSequence(left), *AsSequence(right));
     }
+    if (arithmetic.op == Operator::kModulo && AsText(left)) run_.Fail("to format a text with '%' is not supported");
     for (const Value* value : {&left, &right}) {
       if (const auto* undefined = std::get_if<Undefined>(value)) run_.Fail("{}", *undefined->what);
       if (!Is<bool>(*value) && !Is<int64_t>(*value) && !Is<double>(*value))
