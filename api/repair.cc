@@ -39,6 +39,7 @@ std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
   const std::string text =
       trial == nullptr ? label(recipe.correction) : fmt::format("auto ({})", label(trial->correction));
   const bool healed = recipe.heal != Heal::kOff && (!result.healing || result.healing->kept);
+  if (result.gain && !result.gain->kept) return text + " (left out)";
   return healed ? fmt::format("{}, healed ({})", text, Name(recipe.heal)) : text;
 }
 
@@ -69,11 +70,12 @@ void CheckOriginal(const Model& model) {
 
 std::string Text(const Recipe& recipe) {
   std::string text = fmt::format(
-      "{} {} rank {} lambda {} penalize bias {} {} {} weights {} span {} gate {} heal {} merge {} seed {} save "
+      "{} {} rank {} lambda {} penalize bias {} {} {} weights {} span {} gate {} benefit {} heal {} merge {} seed {} "
+      "save "
       "\"{}\" {}",
       Format(recipe.prune), recipe.correction, Format(recipe.rank), Format(recipe.lambda), recipe.penalize_bias,
       Name(recipe.factorization), Name(recipe.mode), Format(recipe.weighting), recipe.span, recipe.gate,
-      Name(recipe.heal), Name(recipe.merge), recipe.seed, recipe.gram.save.string(),
+      static_cast<int>(recipe.benefit), Name(recipe.heal), Name(recipe.merge), recipe.seed, recipe.gram.save.string(),
       recipe.gram.all_layers ? "all" : "removed");
   for (const std::filesystem::path& file : recipe.gram.load) text += fmt::format(" load \"{}\"", file.string());
   return text;

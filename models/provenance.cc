@@ -133,6 +133,17 @@ void ForEachField(Record& verdict, const Visit& visit) {
   visit("kept", verdict.kept);
 }
 
+template <Is<GainReport> Record, typename Visit>
+void ForEachField(Record& gain, const Visit& visit) {
+  visit("tokens", gain.tokens);
+  visit("original", gain.original);
+  visit("pruned", gain.pruned);
+  visit("corrected", gain.corrected);
+  visit("gain", gain.gain);
+  visit("error", gain.error, std::numeric_limits<double>::infinity());
+  visit("kept", gain.kept);
+}
+
 template <Is<MeasuredVariant> Record, typename Visit>
 void ForEachField(Record& variant, const Visit& visit) {
   visit("name", variant.name);
@@ -207,6 +218,7 @@ void AddRepair(const RepairReport& repair, Json& json) {
   json["untried"] = repair.untried;
   json["gate"] = RecordsJson(repair.gate);
   if (repair.healing) json["healing"] = RecordJson(*repair.healing);
+  if (repair.gain) json["gain"] = RecordJson(*repair.gain);
   json["seconds"] = RecordJson(repair.seconds);
   if (repair.seconds.evaluate) json["seconds"]["evaluate"] = *repair.seconds.evaluate;
 }
@@ -228,6 +240,7 @@ RepairReport ReadRepair(const Reader& from) {
   from.Read("untried", repair.untried);
   repair.gate = ReadRecords<GateVerdict>(from.List("gate"));
   if (from["healing"].is_object()) repair.healing = ReadRecord<GateVerdict>(from["healing"]);
+  if (from["gain"].is_object()) repair.gain = ReadRecord<GainReport>(from["gain"]);
   repair.seconds = ReadRecord<RepairSeconds>(from["seconds"]);
   if (const Json& evaluate = Reader(from["seconds"])["evaluate"]; evaluate.is_number())
     repair.seconds.evaluate = evaluate.get<double>();

@@ -10,6 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
+#include "shift/measure/gain.h"
 #include "shift/refit/fold.h"
 #include "shift/selection_pass.h"
 #include "shift/sums/collect.h"
@@ -21,6 +22,8 @@ namespace {
 
 // Held-out tokens that gating looks at.
 constexpr int64_t kGateTokens = 16384;
+// Held-out tokens on which the whole repair is weighed: three models run over them in every job.
+constexpr int64_t kGainTokens = 8192;
 
 // The settings that the sums of two runs must have in common if they are to be added.
 std::string SumsSettings(const Context& context, const TokenWeights& weighting) {
@@ -50,6 +53,7 @@ class Pipeline {
     result_.pruned = DepthPlan::Pruned(job_.layers(), result_.selection.removed);
     Correct();
     if (recipe_.gate) DropWhatHarms();
+    if (recipe_.benefit != Benefit::kUnmeasured) WeighRepair();
     if (recipe_.merge != Merge::kOff) MergeNeighbours();
     WarnOfCorrections();
     // Work that is not dealt out is done in every process, and CPUs of different kinds may round it differently.
@@ -224,8 +228,8 @@ class Pipeline {
   }
 
   // Plans may differ from the block before the first removed one on.
-  HeldOutLoss LossOnHeldOut() const {
-    return {job_.context, job_.model.weights, job_.calibration.heldout, kGateTokens,
+  HeldOutLoss LossOnHeldOut(int64_t tokens = kGateTokens) const {
+    return {job_.context, job_.model.weights, job_.calibration.heldout, tokens,
             std::max<int64_t>(0, result_.selection.removed.front().layer - 1)};
   }
 
@@ -235,6 +239,20 @@ class Pipeline {
     GatedPlan gated = Gate(result_.corrected, loss, job_.progress);
     result_.corrected = std::move(gated.plan);
     result_.gate = std::move(gated.verdicts);
+  }
+
+  // Leaves the repair out as a whole if the loss is lower without it; the gate has tried the parts where it is asked
+  // to.
+  void WeighRepair() {
+    const bool corrects = correction_.makes != Makes::kNothing || recipe_.heal != Heal::kOff;
+    if (!corrects || job_.model.weights->split() || PredictedTokens(job_.calibration.heldout) == 0) return;
+    const Stopwatch watch(result_.seconds.calibrate);
+    HeldOutLoss loss = LossOnHeldOut(kGainTokens);
+    const DepthPlan original = DepthPlan::Original(job_.layers());
+    GainReport& gain =
+        result_.gain.emplace(MeasureGain({original, result_.pruned, result_.corrected}, loss, job_.progress));
+    gain.kept = result_.corrected != result_.pruned && (recipe_.benefit != Benefit::kRequired || gain.gain >= 0);
+    if (!gain.kept) result_.corrected = result_.pruned;
   }
 
   void MergeNeighbours() {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
+#include "api/repair.h"
 #include "shiftrt/compare.h"
 #include "shiftrt/finetune.h"
 #include "shiftrt/repair.h"
@@ -38,7 +41,7 @@ struct RunOptions {
   ComparisonOptions comparison;
   EvaluationOptions evaluation{.tasks = ""};
   std::string save, report, recover, recover_text, recover_loss = Name(RecoverySettings().loss);
-  bool save_weights = false;
+  bool save_weights = false, no_gate = false;
   std::vector<std::string> exports;
   ExportSettings exporting;
   DryRunOptions dry_run;
@@ -170,6 +173,15 @@ bool ChoosesByHeldOut(const Recipe& recipe) {
          recipe.lambda.kind == LambdaSpec::Kind::kHoldout;
 }
 
+// True for a run that hands over its repair whatever it does: the user says so, or a named recipe that has no gate.
+bool KeepsAll(const RunOptions& options) {
+  if (options.no_gate || options.recipe.named.empty()) return options.no_gate;
+  const auto& settings = FindNamedRecipe(options.recipe.named).settings;
+  return std::any_of(settings.begin(), settings.end(), [](const auto& setting) {
+    return setting.first == std::string_view("gate") && setting.second == std::string_view("false");
+  });
+}
+
 int Plan(const RunOptions& options, const Recipe& recipe) {
   std::vector<std::string> besides;
   if (!options.evaluation.tasks.empty()) besides.emplace_back("--eval");
@@ -188,6 +200,7 @@ ExportSettings ExportingTo(const ExportTarget& target, const RunOptions& options
 int Run(const RunOptions& options) {
   Phases phases;
   Recipe recipe = options.recipe.Parse(options.common.seed);
+  recipe.benefit = KeepsAll(options) ? Benefit::kMeasured : Benefit::kRequired;
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
   const std::vector<ExportTarget> exports =
       ParseExportTargets(options.exports, options.save, !options.recover.empty(), recipe);
@@ -242,6 +255,7 @@ int Run(const RunOptions& options) {
   if (!options.recipe.load_gram.empty())
     fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), made.calibration->source);
   PrintRepair(repair.report, model.Shape().layers);
+  PrintProposals(repair.report, recipe);
 
   const bool saves = first && !options.save.empty();
   const auto save = [&] {  // the last variant, with the record as it is
@@ -326,6 +340,10 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common.AddMemoryTo(app);
   options->common.AddSplitTo(app);
   options->recipe.AddTo(app);
+  app.add_flag("--no-gate", options->no_gate,
+               "keep the repair even if the loss on held-out calibration text is higher with it; without this, it is\n"
+               "then left out as a whole (--recipe paper keeps it)")
+      ->excludes(app.get_option("--gate"));
   options->comparison.AddTo(app);
   app.add_option(
       "--recover", options->recover,

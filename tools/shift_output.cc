@@ -132,6 +132,37 @@ std::vector<std::vector<std::string>> HealedRows(const std::vector<FitReport>& h
   return rows;
 }
 
+std::string GainText(const GainReport& gain) {
+  const std::string error = std::isfinite(gain.error) ? fmt::format(" ± {:.4f}", gain.error) : "";
+  std::string text = fmt::format("on {} held-out tokens of the calibration text, the repair ", gain.tokens);
+  if (gain.corrected == gain.pruned) return text + "changes nothing: the model is pruned alone";
+  text += fmt::format("{} the loss from {:.4f} to {:.4f}, by {:.4f}{}", gain.gain >= 0 ? "lowers" : "raises",
+                      gain.pruned, gain.corrected, std::abs(gain.gain), error);
+  if (!gain.kept) return text + ";\nit is left out, and the model is pruned alone (--no-gate keeps it)";
+  if (gain.gain < 0) return text + ";\nthe model is better without it";
+  if (!gain.Clear()) return text + ";\nthat is within twice its error, so it may not help";
+  return std::isnan(gain.Share())
+             ? text
+             : text + fmt::format(";\nit returns {:.0f}% of what pruning cost", 100 * gain.Share());
+}
+
+void PrintProposals(const RepairReport& report, const Recipe& recipe) {
+  if (!report.gain || report.gain->Clear()) return;
+  fmt::print("what may help more:\n");
+  if (!report.sites.empty() && recipe.gram.load.empty())
+    fmt::print(
+        "  more calibration text (--calib TEXT:SAMPLES): four times these {} tokens take about {:.0f} s to read\n",
+        report.sites.front().tokens, 4 * report.seconds.calibrate);
+  if (Reads(recipe, "rank") && recipe.rank.kind != RankSpec::Kind::kFull)
+    fmt::print("  --lra full: the fit takes as long, but a full map per adapter costs more memory at run time\n");
+  if (recipe.correction == "lra")
+    fmt::print("  --correction joint: the fit takes longer, and there is one adapter per run of removed blocks\n");
+  if (!recipe.gate && report.sites.size() > 1 && Reads(recipe, "gate"))
+    fmt::print("  --gate: keeps those corrections that help, after {} losses or more on held-out text\n",
+               report.sites.size() + 1);
+  fmt::print("  --recover 15min: trains the repaired model for as long as it says\n\n");
+}
+
 PageTable TrialsTable(const RepairReport& report) {
   PageTable table{{"recipe tried", "tokens fitted", "adapter parameters", "held-out loss", "gain over the first", ""},
                   {}};
@@ -151,6 +182,7 @@ void PrintRepair(const RepairReport& report, int64_t layers) {
   PrintMergedRuns(report.merged_runs);
   PrintTrials(report);
   PrintGate(report.gate);
+  if (report.gain) fmt::print("{}\n\n", GainText(*report.gain));
 }
 
 nlohmann::json ResultsJson(Provenance made) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shiftrt/provenance.h"
+#include "shiftrt/recipe.h"
 #include "tools/report/page.h"
 
 namespace shiftrt {
@@ -21,6 +22,12 @@ PageTable TrialsTable(const RepairReport& report);
 
 // Prints the selected layers, the fits, and the trials and decisions on the way, for a model of `layers` layers.
 void PrintRepair(const RepairReport& report, int64_t layers);
+
+// What the repair gains on held-out calibration text, in a sentence of two lines.
+std::string GainText(const GainReport& gain);
+// Names what may help more than a repair by `recipe` whose gain does not stand out of its error, and what that costs.
+// Prints nothing for another one.
+void PrintProposals(const RepairReport& report, const Recipe& recipe);
 
 // The results of a run as --json writes them: its record without the settings.
 nlohmann::json ResultsJson(Provenance made);

@@ -76,6 +76,24 @@ struct GateVerdict {
   bool kept = true;                   ///< true if it stayed
 };
 
+/// What a repair does to the loss on held-out calibration text, in nats per token.
+struct GainReport {
+  int64_t tokens = 0;    ///< predicted tokens
+  double original = 0;   ///< loss of the original model
+  double pruned = 0;     ///< loss without the removed layers and without a repair
+  double corrected = 0;  ///< loss of the repaired model
+  double gain = 0;       ///< by which the repair lowers the loss; negative if it raises it
+  double error = 0;      ///< paired standard error of the gain over the sequences; infinite for a single sequence
+  bool kept = true;      ///< false if the repair was left out because of it
+
+  /// \return whether the gain is more than twice its error
+  bool Clear() const { return gain > 2 * error; }
+  /// \return the share of what pruning cost that the repair returns; NaN if pruning cost nothing
+  double Share() const {
+    return pruned > original ? gain / (pruned - original) : std::numeric_limits<double>::quiet_NaN();
+  }
+};
+
 /// Where the time of a repair went, in seconds.
 struct RepairSeconds {
   double select = 0;                    ///< scoring layers
@@ -95,6 +113,7 @@ struct RepairReport {
   std::vector<TrialReport> trials = {};     ///< fits that the correction "auto" tried
   std::vector<std::string> untried = {};    ///< fits that it could not try, with the reason
   std::vector<GateVerdict> gate = {};       ///< empty unless Recipe::gate
+  std::optional<GainReport> gain = {};      ///< no value without held-out text, or if Recipe::benefit asks for none
   RepairSeconds seconds = {};               ///< where the time went
 };
 

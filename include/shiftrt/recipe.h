@@ -200,6 +200,14 @@ struct GramFiles {
   bool used() const { return !load.empty() || !save.empty(); }
 };
 
+/// What is asked about the use of a repair. Its loss on held-out calibration text is compared with that of the model
+/// without it, as a whole, on up to 8,192 tokens; a split model and a text without held-out samples have no comparison.
+enum class Benefit {
+  kUnmeasured,  ///< nothing
+  kMeasured,    ///< RepairReport::gain says what it is
+  kRequired,    ///< the same, and a repair with which the loss is higher is left out
+};
+
 /// What to remove and how to repair it.
 struct Recipe {
   PruneSpec prune = {.criterion = "bi", .ratio = 0.25};  ///< what is removed
@@ -212,11 +220,12 @@ struct Recipe {
   Factorization factorization = Factorization::kReducedRank;  ///< how an adapter of low rank is made
   Calibration mode = Calibration::kAuto;                      ///< the streams on which adapters are fitted
   TokenWeights weighting = {};                                ///< how much each token counts
-  bool span = false;          ///< one adapter for each run of neighbouring removed blocks
-  bool gate = false;          ///< drop corrections without which the loss on held-out text is lower
-  Heal heal = Heal::kOff;     ///< the projections of kept blocks that are fitted again
-  Merge merge = Merge::kOff;  ///< how neighbouring adapters become one
-  uint64_t seed = 0;          ///< seed of the choice of samples, and of criteria that draw random numbers
+  bool span = false;                       ///< one adapter for each run of neighbouring removed blocks
+  bool gate = false;                       ///< drop corrections without which the loss on held-out text is lower
+  Benefit benefit = Benefit::kUnmeasured;  ///< what the repair must do for the loss on held-out text
+  Heal heal = Heal::kOff;                  ///< the projections of kept blocks that are fitted again
+  Merge merge = Merge::kOff;               ///< how neighbouring adapters become one
+  uint64_t seed = 0;                       ///< seed of the choice of samples, and of criteria that draw random numbers
   /// Calibration text; without a source the file calibration.txt beside the model.
   CalibrationSpec text = {};
   GramFiles gram = {};  ///< files of the sums over that text

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gate and `--correction auto`, against losses of whole plans.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <set>
 
 #include "runtime/check.h"
+#include "shift/measure/gain.h"
 #include "shift/measure/loss.h"
 #include "shift/pipeline.h"
 #include "shift/refit/walk.h"
@@ -109,6 +111,57 @@ TEST_F(Automatic, GatedIsNeverWorseThanCorrected) {
       EXPECT_EQ(gated.corrected.stages.size() + dropped, static_cast<size_t>(kLayers)) << prune;
     }
   }
+}
+
+// The gain is the difference of the plans' losses, its error that of paired sequences, and a repair with which the loss
+// is higher is left out if the recipe requires a benefit.
+TEST_F(Automatic, ARepairThatHarmsIsLeftOut) {
+  calibration_ = MakeCalibration(4, 8);
+  Recipe options = Options("random:3");
+  options.factorization = Factorization::kSvd;
+  options.lambda = ParseLambda("1e-6");
+  options.rank = RankSpec::Full();
+  EXPECT_FALSE(Run(options).gain);
+  int dropped = 0;
+  for (options.seed = 0; options.seed < 4; ++options.seed) {
+    options.benefit = Benefit::kMeasured;
+    const ShiftResult plain = Run(options);
+    ASSERT_TRUE(plain.gain);
+    EXPECT_NEAR(plain.gain->original, Loss(DepthPlan::Original(kLayers)), 1e-6);
+    EXPECT_NEAR(plain.gain->pruned, Loss(plain.pruned), 1e-6);
+    EXPECT_NEAR(plain.gain->corrected, Loss(plain.corrected), 1e-6);
+    EXPECT_NEAR(plain.gain->gain, Loss(plain.pruned) - Loss(plain.corrected), 1e-6);
+    EXPECT_GT(plain.gain->error, 0);
+    EXPECT_TRUE(plain.gain->kept);
+    options.benefit = Benefit::kRequired;
+    const ShiftResult weighed = Run(options);
+    const bool harms = Loss(plain.corrected) > Loss(plain.pruned);
+    dropped += harms;
+    EXPECT_EQ(weighed.gain->kept, !harms) << options.seed;
+    EXPECT_EQ(weighed.corrected == weighed.pruned, harms) << options.seed;
+    EXPECT_EQ(weighed.gain->gain, plain.gain->gain) << options.seed;
+  }
+  EXPECT_GE(dropped, 2);
+}
+
+TEST_F(Automatic, TheErrorOfAGainIsThatOfPairedSequences) {
+  const ShiftResult result = Run(Options("layers=2,4"));
+  HeldOutLoss loss(context_, model_.weights, calibration_.heldout, 1 << 20, 1);
+  NoProgress progress;
+  const DepthPlan original = DepthPlan::Original(kLayers);
+  const GainReport gain = MeasureGain({original, result.pruned, result.corrected}, loss, progress);
+  const std::vector<double> pruned = loss.BySequence(result.pruned), corrected = loss.BySequence(result.corrected);
+  const auto n = static_cast<double>(pruned.size()), tokens = static_cast<double>(loss.predicted());
+  double mean = 0, squares = 0;
+  for (size_t i = 0; i < pruned.size(); ++i) mean += (pruned[i] - corrected[i]) / n;
+  for (size_t i = 0; i < pruned.size(); ++i) squares += std::pow(pruned[i] - corrected[i] - mean, 2);
+  EXPECT_NEAR(gain.gain, mean * n / tokens, 1e-12);
+  EXPECT_NEAR(gain.error, std::sqrt(squares / (n - 1) * n) / tokens, 1e-12);
+  HeldOutLoss one(context_, model_.weights, calibration_.heldout, 1, 1);
+  EXPECT_TRUE(std::isinf(MeasureGain({original, result.pruned, result.corrected}, one, progress).error));
+  const GainReport none = MeasureGain({original, result.pruned, result.pruned}, loss, progress);
+  EXPECT_EQ(none.gain, 0);
+  EXPECT_FALSE(none.Clear());
 }
 
 TEST_F(Automatic, GateTakesFoldedWeightsOut) {

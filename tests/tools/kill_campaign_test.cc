@@ -119,8 +119,8 @@ class TwoAtOnce : public Jobs {
 TEST_F(TwoAtOnce, SavedModels) {
   const std::string texts = " --calib " + Path("calibration.txt:16x64") + " --text " + Path("heldout.txt");
   const auto job = [&](const std::string& more) {
-    return Split("run --model " + Path("model") + " --threads 1 --quiet --prompt the --max-tokens 2 --save OUT" +
-                 texts + more);
+    return Split("run --model " + Path("model") +
+                 " --threads 1 --quiet --prompt the --max-tokens 2 --no-gate --save OUT" + texts + more);
   };
   Expect(job(" --prune layers=1 --lra 4"), job(" --prune layers=2 --lra 2"), Split("inspect --model OUT"));
 }

@@ -218,6 +218,36 @@ TEST_F(Cli, AGateWithoutHeldOutTextIsRefusedBeforeTheFit) {
   EXPECT_EQ(refused.out.find("layers removed"), std::string::npos) << refused.out;
 }
 
+// Adapters that were fitted to noise are not handed over, unless the user asks for them.
+TEST_F(Cli, ARepairThatDoesNotHelpIsSaidAndLeftOut) {
+  const auto repaired = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--prune", "layers=1,2", "--lra", "8", "--calib", Path("calibration.txt:16x64"), "--save",
+                             Path("saved"), "--json", Path("r.json")});
+    more.insert(more.end(), {"--model", Path("model"), "--text", Path("heldout.txt")});
+    more.insert(more.begin(), {"run", "--threads", "1", "--quiet", "--prompt", "the sea was", "--max-tokens", "4"});
+    const Outcome outcome = Call(more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string out = repaired({});
+  EXPECT_NE(out.find("held-out tokens of the calibration text, the repair raises the loss from"), std::string::npos)
+      << out;
+  EXPECT_NE(out.find("it is left out, and the model is pruned alone (--no-gate keeps it)"), std::string::npos) << out;
+  EXPECT_NE(out.find("--recover 15min"), std::string::npos) << out;
+  Json json = ReadJson("r.json");
+  EXPECT_FALSE(json["gain"]["kept"]);
+  EXPECT_LT(json["gain"]["gain"], 0);
+  EXPECT_EQ(json["variants"][2]["parameters"], json["variants"][1]["parameters"]);
+  EXPECT_EQ(json["variants"][2]["label"], "pruned + LRA 8 (left out)");
+  EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["gain"], json["gain"]);
+
+  EXPECT_NE(repaired({"--no-gate"}).find("the model is better without it"), std::string::npos);
+  json = ReadJson("r.json");
+  EXPECT_TRUE(json["gain"]["kept"]);
+  EXPECT_GT(json["variants"][2]["parameters"], json["variants"][1]["parameters"]);
+  EXPECT_FAILS(Run({"--prune", "layers=1", "--no-gate", "--gate"}), 2, "--gate");
+}
+
 TEST_F(Cli, AFullDiskFailsTheSaveAndLeavesNothing) {
   const FileSizeLimit limit(20000);  // the program inherits it
   EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "4", "--save", Path("new/saved"), "--save-weights"}), 1,
