@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "api/repair.h"
 #include "shiftrt/compare.h"
 #include "shiftrt/finetune.h"
 #include "shiftrt/repair.h"
@@ -176,7 +175,7 @@ bool ChoosesByHeldOut(const Recipe& recipe) {
 // True for a run that hands over its repair whatever it does: the user says so, or a named recipe that has no gate.
 bool KeepsAll(const RunOptions& options) {
   if (options.no_gate || options.recipe.named.empty()) return options.no_gate;
-  const auto& settings = FindNamedRecipe(options.recipe.named).settings;
+  const auto& settings = std::ranges::find(NamedRecipes(), options.recipe.named, &NamedRecipe::name)->settings;
   return std::any_of(settings.begin(), settings.end(), [](const auto& setting) {
     return setting.first == std::string_view("gate") && setting.second == std::string_view("false");
   });
