@@ -88,7 +88,7 @@ TEST(HostileModels, Config) {
        {"a number that overflows", Replaced(kFile, "1e-5", "1e999"), {kFile}},
        {"another activation", set("/hidden_act", "gelu_new"), {kFile, "gelu_new"}},
        {"another family", set("/architectures", {"GPT2LMHeadModel"}), {kFile, "GPT2LMHeadModel"}},
-       {"another RoPE", set("/rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}), {kFile, "dynamic"}},
+       {"another RoPE", set("/rope_scaling", {{"type", "mrope"}, {"factor", 2.0}}), {kFile, "mrope"}},
        {"a name that a terminal obeys", set("/architectures", {"\x1b[2Jx"}), {kFile, "\\x1b[2Jx"}},
        {"a name of 10 MB", set("/architectures", {std::string(10'000'000, 'x')}), {kFile, "xxx"}},
        {"a number of 10 MB of text",
