@@ -78,7 +78,9 @@ std::vector<ExportTarget> ParseExportTargets(const std::vector<std::string>& tex
              formats_for(effects.adapters, true, false));
     if (!taken.insert(WholePath(output)).second)
       throw UsageError(fmt::format("--export {}: something else is written to this directory too", text));
-    const std::string instead = "--" + format.holds;
+    const std::string holds = "--" + format.holds;
+    // A recovery of a repair without adapters changes blocks alone, so it can follow wherever those are taken.
+    const std::string instead = format.own_tensors ? fmt::format("{0} (trained: {0} --recover 15min)", holds) : holds;
     if (effects.adapters && !format.adapters)
       refuse(text, name, fmt::format("--correction {} makes adapters", recipe.correction), instead, others);
     if (!effects.changes_blocks || format.own_tensors) continue;

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
+#include <utility>
 
+#include "shiftrt/version.h"
 #include "tools/comparison.h"
 #include "tools/selection.h"
 #include "tools/shift_output.h"
@@ -177,16 +180,41 @@ Chart ProjectionChart(const std::vector<std::vector<std::array<double, 2>>>& poi
   return chart;
 }
 
-// The run's own criterion, and others that need no more than a pass over the calibration text, at the same amount.
+// The run's own criterion, whose scores are there, and others at the same amount that read weights alone: a page takes
+// no further pass over the calibration text.
 std::vector<Selection> ScoresBeside(const RunReport& report) {
   const Selection& own = report.repair.report.selection;
   std::vector<PruneSpec> specs;
-  for (const char* name : {"bi", "angular", "magnitude-l1", "magnitude-l2"})
+  for (const char* name : {"magnitude-l1", "magnitude-l2"})
     if (name != own.criterion)
       specs.push_back(ParsePrune(fmt::format("{}:{},unit={}", name, UnitsRemoved(own), Name(own.unit))));
   std::vector<Selection> selections = report.job.Select(specs, &report.progress);
   selections.insert(selections.begin(), own);
   return selections;
+}
+
+// Says how far pruning and the repair moved the perplexity and the size, and what the repair gains.
+Section Verdict(const RunReport& report) {
+  Section section{"Verdict", "", {}};
+  const MeasuredVariant &original = report.measured.front(), &last = report.measured.back();
+  for (size_t i = 1; i < report.measured.size(); ++i) {
+    const MeasuredVariant& variant = report.measured[i];
+    const auto change = [](double now, double before) { return fmt::format("{:+.1f}%", 100 * (now / before - 1)); };
+    section.parts.push_back(
+        PageText{fmt::format("{}: perplexity {} against the original, parameters {}, bytes per token {}.",
+                             variant.label, change(variant.perplexity, original.perplexity),
+                             change(static_cast<double>(variant.parameters), static_cast<double>(original.parameters)),
+                             change(static_cast<double>(variant.bytes), static_cast<double>(original.bytes)))});
+  }
+  const double pruned = std::log(report.measured[1].perplexity / original.perplexity);
+  if (report.measured.size() > 2 && pruned > 0)
+    section.parts.push_back(
+        PageText{fmt::format("{} returns {:.0f}% of what pruning cost in log perplexity.", last.label,
+                             100 * std::log(report.measured[1].perplexity / last.perplexity) / pruned)});
+  if (const std::optional<GainReport>& gain = report.repair.report.gain)
+    section.parts.push_back(PageText{"Before that, " + GainText(*gain) + "."});
+  section.parts.push_back(PageText{fmt::format("Made by shiftrt {}.", Version())});
+  return section;
 }
 
 }  // namespace
@@ -203,7 +231,13 @@ Page RunPage(const RunReport& report, std::vector<Section> more) {
                              report.repair.corrected.MadeBy()->calibration->source,
                              text.source.empty() ? "" : fmt::format(" ({})", report.job.Accounting()),
                              report.comparison.protocol, report.heldout.Description());
+  page.sections.push_back(Verdict(report));
   page.sections.push_back({"Comparison", "", {ComparisonTable(report.measured)}});
+  Section continued{"Text", fmt::format("“{}” …", report.comparison.prompt), {}};
+  PageTable texts{{"model", "continuation"}, {}};
+  for (const MeasuredVariant& v : report.measured) texts.rows.push_back({v.label, v.continuation});
+  continued.parts.emplace_back(std::move(texts));
+  page.sections.push_back(std::move(continued));
   page.sections.push_back(Scores(ScoresBeside(report)));
   if (!found.trials.empty()) page.sections.push_back(Trials(found));
   if (!found.sites.empty()) page.sections.push_back(Sites(found.sites));
@@ -213,15 +247,12 @@ Page RunPage(const RunReport& report, std::vector<Section> more) {
   page.sections.push_back(
       {"Drift of the residual stream",
        "Held-out text through the three models; the blocks shown are those all of them run, and the final norm. The "
-       "points are tokens, each scaled to one size, on the two directions in which they vary most; and the same tokens "
-       "by t-SNE, which shows which of them are neighbours.",
-       {DriftChart(drift, false), DriftChart(drift, true), ProjectionChart(drift.components, false),
-        ProjectionChart(drift.neighbours, true)}});
-  Section continued{"Text", fmt::format("“{}” …", report.comparison.prompt), {}};
-  for (const MeasuredVariant& v : report.measured)
-    continued.parts.push_back(PageText{fmt::format("{}: {}", v.label, v.continuation)});
-  page.sections.push_back(std::move(continued));
+       "points are tokens, each scaled to one size, on the two directions in which they vary most.",
+       {DriftChart(drift, false), DriftChart(drift, true), ProjectionChart(drift.components, false)}});
   page.sections.insert(page.sections.end(), more.begin(), more.end());
+  page.sections.push_back({"Neighbours",
+                           "The same tokens as in the drift, by t-SNE, which shows which of them are neighbours.",
+                           {ProjectionChart(drift.neighbours, true)}});
   return page;
 }
 

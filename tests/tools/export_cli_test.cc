@@ -172,7 +172,8 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   for (const char* format : {"hf", "gguf"})
     refused({"--export", std::string(format) + ":" + Path("out"), "--lra", "8"},
             "--correction lra makes adapters, which " + std::string(format) +
-                " has no place for; it works with --recipe stock, or with --export hf-lra:DIR");
+                " has no place for; it works with --recipe stock (trained: --recipe stock --recover 15min), or with "
+                "--export hf-lra:DIR");
   refused(
       {"--export", "mergekit:" + Path("out"), "--correction", "laco"},
       "--correction laco changes weights of blocks, which mergekit has no place for; it works with --correction none, "

@@ -46,7 +46,7 @@ TEST_F(Cli, RunWritesTheContractsJsonAndPrintsTheTables) {
     EXPECT_TRUE(json["seconds"][phase].is_number()) << phase;
 }
 
-// The report makes a second pass, and loading takes its time too: all of it is in the sum.
+// The report measures for itself, and loading takes its time too: all of it is in the sum.
 TEST_F(Cli, SecondsAddUpToTheWallClock) {
   const auto start = std::chrono::steady_clock::now();
   const Outcome outcome =
@@ -216,6 +216,20 @@ TEST_F(Cli, AGateWithoutHeldOutTextIsRefusedBeforeTheFit) {
   const Outcome refused = Run({"--prune", "reverse*:1", "--gate", "--calib", Path("calibration.txt:1x64")});
   EXPECT_FAILS(refused, 2, "--gate: it needs held-out calibration text");
   EXPECT_EQ(refused.out.find("layers removed"), std::string::npos) << refused.out;
+}
+
+// The page begins with what was gained and lost, and reads the calibration text no second time.
+TEST_F(Cli, AReportBeginsWithItsVerdict) {
+  ASSERT_EQ(Run({"--prune", "bi:1", "--lra", "4", "--report", Path("page")}).status, 0);
+  const std::string page = ReadFile(dir_ / "page/index.html");
+  size_t last = 0;
+  for (const char* words : {">Verdict<", "against the original", "held-out tokens of the calibration text",
+                            "Made by shiftrt", ">Comparison<", ">Text<", "Layer scores", ">Neighbours<"}) {
+    const size_t found = page.find(words, last);
+    ASSERT_NE(found, std::string::npos) << words;
+    last = found;
+  }
+  EXPECT_EQ(page.find("Layer scores: angular"), std::string::npos);
 }
 
 // Adapters that were fitted to noise are not handed over, unless the user asks for them.
@@ -511,7 +525,7 @@ TEST_F(Cli, RunDrawsAReport) {
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--report", Path("page")}).status, 0);
   const std::string page = ReadFile(dir_ / "page/index.html");
   for (const char* part :
-       {"Comparison", "Layer scores: bi", "Layer scores: magnitude-l1", "Singular values", "Energy explained",
+       {"Comparison", "Layer scores: reverse*", "Layer scores: magnitude-l1", "Singular values", "Energy explained",
         "held-out tokens", "tokens: 896 fitted, 128 held out", "Cosine", "Hidden states", "the sea was"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   for (const char* chart :
