@@ -5,6 +5,7 @@
 #include "export/read_back.h"
 #include "models/block_tensors.h"
 #include "runtime/check.h"
+#include "runtime/gguf.h"
 
 namespace shiftrt {
 
@@ -17,6 +18,19 @@ std::string WhyNoHfDirectory(const Model& model, const DepthPlan& plan) {
                            config.family);
   return "";
 }
+
+namespace {
+
+// A GGUF file has no generation_config.json, from which transformers takes the tokens that end a reply: its text, or
+// empty if the configuration has no such tokens.
+std::string GenerationConfig(const nlohmann::json& config) {
+  nlohmann::json generation = nlohmann::json::object();
+  for (const char* key : {"bos_token_id", "eos_token_id"})
+    if (const auto found = config.find(key); found != config.end() && !found->is_null()) generation[key] = *found;
+  return generation.empty() ? "" : generation.dump(2) + "\n";
+}
+
+}  // namespace
 
 std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
                                           const std::filesystem::path& directory) {
@@ -33,6 +47,8 @@ std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
   WriteCheckpoint(tensors, job.settings.shard_bytes, out, job.progress);
   out.Create("config.json").Write(config.dump(2) + "\n");
   CopyCompanions(job.model, out);
+  if (const std::string generation = GenerationConfig(config); IsGguf(job.model.directory) && !generation.empty())
+    out.Create("generation_config.json").Write(generation);
   for (const auto& [name, content] : extras.files) out.Create(name).Write(content);
   out.Create("README.md").Write(ModelCard(job, extras.usage, notes));
   out.Commit();

@@ -59,6 +59,18 @@ TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
   }
 }
 
+TEST_F(GgufExport, ADirectoryFromAFileHasTheTokensThatEndAReply) {
+  const Model model = WithTokenizer("LlamaForCausalLM", "sentencepiece");
+  Write("gguf", model, model.plan);
+  const fs::path kept = directory_.path() / "kept.gguf";
+  fs::rename(File(), kept);
+  fs::remove_all(out_);
+  const Model opened = OpenModel(kept.string());
+  Write("hf", opened, opened.plan);
+  EXPECT_EQ(ReadJson("generation_config.json")["eos_token_id"], ReadJson("config.json")["eos_token_id"]);
+  EXPECT_FALSE(ReadJson("generation_config.json")["eos_token_id"].is_null());
+}
+
 // Golden models that llama.cpp has no place for, changed so that it has one.
 TEST_F(GgufExport, EverySettingComesBack) {
   const std::pair<const char*, const char*> cases[] = {
@@ -252,7 +264,7 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   DepthPlan adapted = Pruned(llama, {1});
   adapted.stages.insert(adapted.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
   expect_refused(llama, adapted, "it has 1 adapter,");
-  const Model words = WithTokenizer("LlamaForCausalLM", "gpt2-json");  // with a space before the text
+  const Model words = WithTokenizer("LlamaForCausalLM", "sentencepiece");  // with a space before the text
   EXPECT_NE(WriteRefusal("gguf", words, words.plan).find("has no name in GGUF"), std::string::npos);
   const Model converted = WithTokenizer("LlamaForCausalLM", "llama2-json");
   EXPECT_NE(WriteRefusal("gguf", converted, converted.plan).find("put tokenizer.model beside it"), std::string::npos);
