@@ -12,7 +12,7 @@ fail() { echo "FAILED: $*" >&2; [ -f "$root/out/results.txt" ] && head -c 3000 "
 rm -rf "$work"
 root=$work/root
 mkdir -p "$root"/{bin,tmp,out,dev,pkg}
-"$source/scripts/gpu-pack" --build "$build" --out "$work/package.tar.xz"  # refuses more than 16 MiB
+"$source/scripts/gpu-pack" --build "$build" --out "$work/package.tar.xz"  # refuses more than 64 MiB
 (cd "$work" && python3 -m tarfile -e package.tar.xz unpacked)  # the way of a machine without xz
 mv "$work"/unpacked/shiftrt-gpu-*/* "$root/pkg/"
 : >"$root/dev/null"

@@ -56,11 +56,16 @@ int a;  // of the plan
 // How many there are. It is, though, a fragment.
 END
 
+# The README's commands: one that CI runs, and one that it does not run as it stands.
+mkdir .ci && printf './start\n./test -R Ridge\n' >.ci/run
+printf '# A page\n```\n./start   # begins\n./test    # tests\n```\n```\nanother\n```\n' >README.md
+
 find . -name '*.h' -o -name '*.cc' | xargs sed -i '1i // SPDX-License-Identifier: Apache-2.0'
 echo '#pragma once' >runtime/unlicensed.h
 
 if found=$(SHIFTRT_HOUSE=$tree "$check"); then echo "check-house found nothing"; exit 1; fi
-expected='api/comments.h:11
+expected='README.md:4
+api/comments.h:11
 api/comments.h:4
 api/comments.h:5
 api/comments.h:6
