@@ -87,7 +87,8 @@ Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const Ca
   made.model = model;
   made.criterion = result.selection.criterion;
   // A setting that nothing reads has no value.
-  const auto read = [accepted = Accepted(recipe)](Setting setting, const std::string& value) {
+  const SettingSet accepted = Accepted(recipe);
+  const auto read = [accepted](Setting setting, const std::string& value) {
     return accepted.has(setting) ? value : "";
   };
   made.recipe = {.prune = Format(recipe.prune),
@@ -99,7 +100,10 @@ Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const Ca
                  .token_weight = read(Setting::kWeights, Format(recipe.weighting)),
                  .heal = Name(recipe.heal),
                  .merge = Name(recipe.merge),
-                 .span = recipe.span};
+                 .span = recipe.span,
+                 .seed = recipe.seed};
+  if (accepted.has(Setting::kPenalizedBias)) made.recipe.penalize_bias = recipe.penalize_bias;
+  if (accepted.has(Setting::kGate)) made.recipe.gate = recipe.gate;
   made.calibration.emplace();
   if (!recipe.gram.load.empty() || ReadsText(recipe, /*scored=*/false))
     made.calibration = {.source = result.calibration,

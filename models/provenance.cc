@@ -282,6 +282,10 @@ FinetuneReport ReadFinetune(const Reader& from) {
   return tuning;
 }
 
+// The flags of a recipe, by the names of their fields.
+constexpr std::pair<const char*, std::optional<bool> RecipeText::*> kFlags[] = {
+    {"span", &RecipeText::span}, {"penalize_bias", &RecipeText::penalize_bias}, {"gate", &RecipeText::gate}};
+
 }  // namespace
 
 Json ProvenanceJson(const Provenance& provenance) {
@@ -292,7 +296,9 @@ Json ProvenanceJson(const Provenance& provenance) {
   ForEachSetting(provenance.recipe, [&](const char* key, const std::string& value) {
     if (!value.empty()) json[key] = value;
   });
-  if (provenance.recipe.span) json["span"] = *provenance.recipe.span;
+  for (const auto& [key, flag] : kFlags)
+    if (const std::optional<bool>& value = provenance.recipe.*flag) json[key] = *value;
+  if (provenance.recipe.seed) json["seed"] = *provenance.recipe.seed;
   if (provenance.calibration) json["calibration"] = RecordJson(*provenance.calibration);
   if (provenance.repair) AddRepair(*provenance.repair, json);
   if (!provenance.variants.empty()) json["variants"] = VariantsJson(provenance.variants);
@@ -308,7 +314,9 @@ Provenance ReadProvenance(const Json& json) {
   from.Read("model", provenance.model);
   Reader(from["selection"]).Read("criterion", provenance.criterion);
   ForEachSetting(provenance.recipe, [&](const char* key, std::string& field) { from.Read(key, field); });
-  if (from["span"].is_boolean()) provenance.recipe.span = from["span"].get<bool>();
+  for (const auto& [key, flag] : kFlags)
+    if (from[key].is_boolean()) provenance.recipe.*flag = from[key].get<bool>();
+  if (from["seed"].is_number_unsigned()) provenance.recipe.seed = from["seed"].get<uint64_t>();
   if (from["calibration"].is_object()) provenance.calibration = ReadRecord<CalibrationReport>(from["calibration"]);
   if (from["sites"].is_array()) provenance.repair = ReadRepair(from);
   provenance.variants = ReadRecords<MeasuredVariant>(from.List("variants"));

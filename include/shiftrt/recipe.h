@@ -30,7 +30,6 @@ struct PruneSpec {
   int64_t keep_first = 0;              ///< never removes the first so many blocks
   int64_t keep_last = 0;               ///< never removes the last so many blocks
   std::map<std::string, int64_t, std::less<>> options = {};  ///< options of the criterion alone: {"rank", 16}
-  std::string text = {};  ///< the words that ParsePrune() has read; empty: Format() writes them
 
   /// \param name an option that the criterion has
   /// \return its value: as given, or its default
@@ -49,7 +48,7 @@ PruneSpec ParsePrune(const std::string& text, const std::string& default_amount 
 /// \return what is to be removed by each
 /// \throws UsageError as ParsePrune() does
 std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string& default_amount);
-/// The inverse of ParsePrune().
+/// The inverse of ParsePrune(): ParsePrune(Format(spec)) removes what `spec` does. Equal specs have equal words.
 /// \param spec what is to be removed
 /// \return its words
 std::string Format(const PruneSpec& spec);

@@ -40,48 +40,48 @@ std::vector<BlockPart> ParseLayers(std::string_view list, const std::string& tex
   return PartsAt(std::vector<int64_t>(places.begin(), places.end()));
 }
 
-void ParseAmount(std::string_view amount, PruneSpec& spec) {
+void ParseAmount(std::string_view amount, const std::string& text, PruneSpec& spec) {
   constexpr double kKi = 1024, kMi = kKi * kKi, kGi = kMi * kKi;
   if (amount.starts_with(kParameters)) {
     if (!ParseParameters(amount.substr(kParameters.size()), &spec.parameters))
-      FailUsage(Field("prune"), "{}: \"{}\" is not a number of parameters (params=6.3B)", spec.text, amount);
+      FailUsage(Field("prune"), "{}: \"{}\" is not a number of parameters (params=6.3B)", text, amount);
   } else if (amount.starts_with(kBytes)) {
     const auto units = {UnitSuffix{"KiB", kKi}, UnitSuffix{"MiB", kMi}, UnitSuffix{"GiB", kGi}, UnitSuffix{"kB", 1e3},
                         UnitSuffix{"MB", 1e6},  UnitSuffix{"GB", 1e9},  UnitSuffix{"B", 1}};
     if (!ParseWithUnit(amount.substr(kBytes.size()), units, &spec.bytes))
-      FailUsage(Field("prune"), "{}: \"{}\" is not a number of bytes (bytes=12GiB)", spec.text, amount);
+      FailUsage(Field("prune"), "{}: \"{}\" is not a number of bytes (bytes=12GiB)", text, amount);
   } else if (ParseNumber(amount, &spec.count)) {
-    if (spec.count < 1) FailUsage(Field("prune"), "{}: a count of {} removes nothing", spec.text, spec.count);
+    if (spec.count < 1) FailUsage(Field("prune"), "{}: a count of {} removes nothing", text, spec.count);
   } else if (ParseNumber(amount, &spec.ratio)) {
     if (!(spec.ratio > 0 && spec.ratio < 1))
-      FailUsage(Field("prune"), "{}: a ratio of {} is not between 0 and 1", spec.text, amount);
+      FailUsage(Field("prune"), "{}: a ratio of {} is not between 0 and 1", text, amount);
     spec.count = 0;
   } else {
     FailUsage(Field("prune"),
               "{}: amount \"{}\" is neither a ratio (0.25) nor a count (8) nor a target (params=6.3B, bytes=12GiB)",
-              spec.text, amount);
+              text, amount);
   }
 }
 
 // "rank=16", where the criterion has such an option.
-bool ParseOwnOption(std::string_view part, const Criterion& criterion, PruneSpec& spec) {
+bool ParseOwnOption(std::string_view part, const Criterion& criterion, const std::string& text, PruneSpec& spec) {
   const size_t equals = part.find('=');
   const CriterionOption* option = criterion.OptionNamed(part.substr(0, equals));
   if (equals == part.npos || option == nullptr) return false;
   int64_t value = 0;
   if (!ParseNumber(part.substr(equals + 1), &value) || value < 1)
-    FailUsage(Field("prune"), "{}: \"{}\" is not a number above 0", spec.text, part);
+    FailUsage(Field("prune"), "{}: \"{}\" is not a number above 0", text, part);
   spec.options[std::string(option->name)] = value;
   return true;
 }
 
 // Reads the parts that follow the amount: "unit=half", "keep=first:4,last:2", and the criterion's own options.
-void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
+void ParseOptions(const std::vector<std::string_view>& parts, const std::string& text, PruneSpec& spec) {
   const Criterion& criterion = FindCriterion(spec.criterion);
   bool keeping = false;
   for (size_t i = 1; i < parts.size(); ++i) {
     std::string_view part = parts[i];
-    if (ParseOwnOption(part, criterion, spec)) continue;
+    if (ParseOwnOption(part, criterion, text, spec)) continue;
     if (part.starts_with(kUnit)) {
       spec.unit = ParseUnit(part.substr(kUnit.size()));
       continue;
@@ -94,12 +94,11 @@ void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
     if (!keeping || !(first || part.starts_with(kLast))) {
       std::string known = "keep=first:N,last:N, unit=half";
       for (const CriterionOption& option : criterion.options) known += fmt::format(", {}=N", option.name);
-      FailUsage(Field("prune"), "{}: unknown option \"{}\" of {}; known: {}", spec.text, parts[i], spec.criterion,
-                known);
+      FailUsage(Field("prune"), "{}: unknown option \"{}\" of {}; known: {}", text, parts[i], spec.criterion, known);
     }
     const std::string_view number = part.substr(first ? kFirst.size() : kLast.size());
     if (!ParseIndex(number, first ? &spec.keep_first : &spec.keep_last))
-      FailUsage(Field("prune"), "{}: \"{}\" is not a number of layers to keep", spec.text, number);
+      FailUsage(Field("prune"), "{}: \"{}\" is not a number of layers to keep", text, number);
   }
 }
 
@@ -143,9 +142,9 @@ int64_t CountForTarget(const PruneSpec& spec, const Weights& weights, Measure si
   int64_t left = SizeOf(weights, size), count = 0;
   for (; count < static_cast<int64_t>(blocks.size()) && left > target; ++count) left -= blocks[count];
   if (left > target)
-    FailUsage(Field("prune"), "{}: cannot be reached: without any block the model still has {} {}", spec.text, left,
+    FailUsage(Field("prune"), "{}: cannot be reached: without any block the model still has {} {}", Format(spec), left,
               unit);
-  if (count == 0) FailUsage(Field("prune"), "{}: the model has only {} {} already", spec.text, left, unit);
+  if (count == 0) FailUsage(Field("prune"), "{}: the model has only {} {} already", Format(spec), left, unit);
   return count;
 }
 
@@ -167,7 +166,6 @@ int64_t HalvesOf(const std::vector<BlockPart>& parts) {
 }  // namespace
 
 std::string Format(const PruneSpec& spec) {
-  if (!spec.text.empty()) return spec.text;
   if (!spec.layers.empty()) return fmt::format("{}{}", kLayers, Names(spec.layers, ","));
   std::string text = spec.criterion + ":";
   if (spec.parameters > 0) {
@@ -209,7 +207,6 @@ int64_t PruneSpec::Option(std::string_view name) const {
 
 PruneSpec ParsePrune(const std::string& text, const std::string& default_amount) {
   PruneSpec spec;
-  spec.text = text;
   if (text.starts_with(kLayers)) {
     spec.criterion = "layers";
     spec.layers = ParseLayers(std::string_view(text).substr(kLayers.size()), text);
@@ -220,15 +217,15 @@ PruneSpec ParsePrune(const std::string& text, const std::string& default_amount)
   const size_t colon = parts[0].rfind(':');
   if (alone != nullptr) {
     spec.criterion = alone->name;
-    ParseAmount(default_amount, spec);
+    ParseAmount(default_amount, text, spec);
   } else if (colon != std::string_view::npos) {
     spec.criterion = FindCriterion(parts[0].substr(0, colon)).name;
-    ParseAmount(parts[0].substr(colon + 1), spec);
+    ParseAmount(parts[0].substr(colon + 1), text, spec);
   } else {
     FailUsage(Field("prune"),
               "\"{}\" is not of the form CRITERION:AMOUNT (bi:0.25) or layers=LIST (layers=3.attn,5,8-10)", text);
   }
-  ParseOptions(parts, spec);
+  ParseOptions(parts, text, spec);
   return spec;
 }
 
@@ -256,15 +253,15 @@ int64_t RemovalCount(const PruneSpec& spec, const Weights& weights) {
                         : spec.count > 0     ? spec.count
                                              : of_a_block * BlockCount(spec, weights);
   if (!spec.layers.empty() && spec.layers.back().layer >= layers)
-    FailUsage(Field("prune"), "{}: the model's layers are 0 to {}", spec.text, layers - 1);
-  if (count < 1) FailUsage(Field("prune"), "{}: removes none of {} {}", spec.text, units, name);
+    FailUsage(Field("prune"), "{}: the model's layers are 0 to {}", Format(spec), layers - 1);
+  if (count < 1) FailUsage(Field("prune"), "{}: removes none of {} {}", Format(spec), units, name);
   if (count >= units)
-    FailUsage(Field("prune"), "{}: would remove {} of {} {}; one must stay", spec.text, count, units, name);
+    FailUsage(Field("prune"), "{}: would remove {} of {} {}; one must stay", Format(spec), count, units, name);
   const bool room = spec.keep_first <= layers && spec.keep_last <= layers &&
                     count <= of_a_block * (layers - spec.keep_first - spec.keep_last);
   if (!room)
-    FailUsage(Field("prune"), "{}: cannot remove {} of {} {} and keep the first {} and the last {} layers", spec.text,
-              count, units, name, spec.keep_first, spec.keep_last);
+    FailUsage(Field("prune"), "{}: cannot remove {} of {} {} and keep the first {} and the last {} layers",
+              Format(spec), count, units, name, spec.keep_first, spec.keep_last);
   return count;
 }
 

@@ -338,10 +338,15 @@ void Scores(const shiftrt::LanguageModel& model) {
 void WordsOfRecipes() {
   for (const char* text : {"bi:0.25", "streamline:8", "correctable:0.25,rank=16,unit=half,keep=first:2,keep=last:1",
                            "layers=3.attn,5,8", "bi:params=6300"}) {
-    shiftrt::PruneSpec spec = shiftrt::ParsePrune(text);
-    spec.text.clear();
-    EXPECT(shiftrt::Format(spec) == text);
+    EXPECT(shiftrt::Format(shiftrt::ParsePrune(text)) == text);
   }
+  // A field that is changed after parsing changes the words: they name the fit that a program keeps.
+  shiftrt::PruneSpec changed = shiftrt::ParsePrune("bi:0.25");
+  changed.ratio = 0.5;
+  EXPECT(shiftrt::Format(changed) == "bi:0.5");
+  changed = shiftrt::FindRecipe("paper").prune;
+  changed.criterion = "angular";
+  EXPECT(shiftrt::Format(changed).starts_with("angular:"));
   for (const char* text : {"64", "full", "energy:0.9", "budget:4000"})
     EXPECT(shiftrt::Format(shiftrt::ParseRank(text)) == text);
   EXPECT(shiftrt::Format(shiftrt::ParseTokenWeights("first:0,norm")) == "norm,first:0");

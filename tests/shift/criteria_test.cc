@@ -45,7 +45,7 @@ TEST(ParsePrune, ReadsRatiosCountsAndOptions) {
   EXPECT_EQ(spec.count, 3);
   EXPECT_EQ(spec.keep_first, 4);
   EXPECT_EQ(spec.keep_last, 2);
-  EXPECT_EQ(spec.text, "magnitude-l1:3,keep=first:4,last:2");
+  EXPECT_EQ(Format(spec), "magnitude-l1:3,keep=first:4,keep=last:2");
   EXPECT_EQ(ParsePrune("bi:1,keep=last:2").keep_last, 2);
   EXPECT_EQ(ParsePrune("layers=3,5,8-10").layers, (Layers{3, 5, 8, 9, 10}));
   EXPECT_EQ(ParsePrune("layers=7").layers, (Layers{7}));

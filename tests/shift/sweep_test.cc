@@ -102,7 +102,7 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
   ASSERT_EQ(rows.size(), 4u * 2 * 2 * 3 * 2);
   NoProgress progress;
   for (const SweepRow& row : rows) {
-    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.recipe.prune.text, Format(row.recipe.lambda),
+    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", Format(row.recipe.prune), Format(row.recipe.lambda),
                              Name(row.recipe.factorization), Format(row.recipe.rank), row.recipe.seed));
     const CalibrationSet calibration = MakeCalibration(100 + row.recipe.seed, kSamples);
     const ShiftResult run = Shift({context_, model_, calibration, progress}, row.recipe);

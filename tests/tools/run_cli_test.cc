@@ -395,6 +395,23 @@ TEST_F(Cli, AKeptFitIsThatOfItsSamples) {
   EXPECT_NE(same.err.find("where an interrupted command left them"), std::string::npos) << same.err;
 }
 
+// A saved model says how to make it again: its record has every setting that changed the fit.
+TEST_F(Cli, ASavedModelRecordsItsSettings) {
+  const auto record = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--prune", "layers=1", "--save", Path("made")});
+    const Outcome outcome = Run(more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return ReadJson("made/shiftrt.json")["provenance"];
+  };
+  const Json made = record({"--seed", "7", "--penalize-bias", "--gate"});
+  EXPECT_EQ(made["seed"], 7);
+  EXPECT_EQ(made["penalize_bias"], true);
+  EXPECT_EQ(made["gate"], true);
+  const Json plain = record({});
+  EXPECT_EQ(plain["seed"], 0);
+  EXPECT_EQ(plain["penalize_bias"], false);
+}
+
 TEST_F(Cli, WhatCannotBeWrittenIsRefusedBeforeTheWork) {
   WriteText(dir_ / "file", "");
   const Outcome save = Run({"--save", Path("file/saved")});
