@@ -284,7 +284,7 @@ FinetuneReport ReadFinetune(const Reader& from) {
 
 // The flags of a recipe, by the names of their fields.
 constexpr std::pair<const char*, std::optional<bool> RecipeText::*> kFlags[] = {
-    {"span", &RecipeText::span}, {"penalize_bias", &RecipeText::penalize_bias}, {"gate", &RecipeText::gate}};
+    {"span", &RecipeText::span}, {"penalize_bias", &RecipeText::penalize_bias}, {"gated", &RecipeText::gate}};
 
 }  // namespace
 

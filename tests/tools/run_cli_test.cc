@@ -406,7 +406,7 @@ TEST_F(Cli, ASavedModelRecordsItsSettings) {
   const Json made = record({"--seed", "7", "--penalize-bias", "--gate"});
   EXPECT_EQ(made["seed"], 7);
   EXPECT_EQ(made["penalize_bias"], true);
-  EXPECT_EQ(made["gate"], true);
+  EXPECT_EQ(made["gated"], true);
   const Json plain = record({});
   EXPECT_EQ(plain["seed"], 0);
   EXPECT_EQ(plain["penalize_bias"], false);
