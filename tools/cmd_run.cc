@@ -174,7 +174,8 @@ bool ChoosesByHeldOut(const Recipe& recipe) {
 
 // True for a run that hands over its repair whatever it does: the user says so, or a named recipe that has no gate.
 bool KeepsAll(const RunOptions& options) {
-  if (options.no_gate || options.recipe.named.empty()) return options.no_gate;
+  if (options.no_gate || !options.recover.empty()) return true;  // a recovery trains the adapters on
+  if (options.recipe.named.empty()) return false;
   const auto& settings = std::ranges::find(NamedRecipes(), options.recipe.named, &NamedRecipe::name)->settings;
   return std::any_of(settings.begin(), settings.end(), [](const auto& setting) {
     return setting.first == std::string_view("gate") && setting.second == std::string_view("false");

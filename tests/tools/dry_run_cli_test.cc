@@ -57,8 +57,8 @@ TEST_F(DryRunCli, SaysWhatTheRunThenDoes) {
   const Outcome outcome = Plan(options);
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const Json plan = ReadJson("plan.json");
-  std::vector<std::string> run = {"run",    "--quiet",           "--max-tokens", "12",
-                                  "--text", Path("heldout.txt"), "--json",       Path("run.json")};
+  std::vector<std::string> run = {"run",    "--no-gate",         "--quiet", "--max-tokens",  "12",
+                                  "--text", Path("heldout.txt"), "--json",  Path("run.json")};
   run.insert(run.end(), options.begin(), options.end());
   ASSERT_EQ(Call(run).status, 0);
   const Json done = ReadJson("run.json");
