@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "runtime/check.h"
 #include "runtime/printable.h"
@@ -195,18 +196,36 @@ class WireWriter {
   std::string message_;
 };
 
+// Converters write every special entry of added_tokens_decoder as a control piece, the unknown piece too, so that
+// unknown_token_id and not the type says which piece is the unknown one.
+int64_t SentencePieceType(const Tokens& tokens, int64_t id, int64_t unknown) {
+  if (id == unknown) return kUnknownToken;
+  return tokens.types[id] == kUnknownToken ? kControlToken : tokens.types[id];
+}
+
+// Converters write the spaces of a user-defined piece as they are, but libsentencepiece looks for such pieces after it
+// has replaced each space by its mark. A piece stays as it is where another one already has the marked spelling.
+std::string SentencePiecePiece(const Tokens& tokens, int64_t id, const std::unordered_set<std::string_view>& pieces) {
+  std::string marked;
+  for (const char c : tokens.pieces[id]) marked += c == ' ' ? "\xE2\x96\x81" : std::string(1, c);
+  const bool changes = tokens.types[id] == kUserDefinedToken && !pieces.contains(marked);
+  return changes ? marked : tokens.Piece(id);
+}
+
 // Makes the contents of tokenizer.model. The field numbers are those of sentencepiece_model.proto.
 std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& tokens) {
   const std::vector<float> scores = metadata.Numbers(kScores);
   Check(scores.size() == tokens.pieces.size(), "{}: {} has {} elements for {} tokens", metadata.name(), kScores,
         scores.size(), tokens.pieces.size());
+  const int64_t unknown = metadata.Integer(kUnknownId, 0, std::ssize(scores) - 1, 0);
+  const std::unordered_set<std::string_view> pieces(tokens.pieces.begin(), tokens.pieces.end());
   WireWriter model;
   bool bytes = false;
-  for (size_t id = 0; id < scores.size(); ++id) {
+  for (int64_t id = 0; id < std::ssize(scores); ++id) {
     WireWriter piece;
-    piece.Bytes(1, tokens.pieces[id]);
+    piece.Bytes(1, SentencePiecePiece(tokens, id, pieces));
     piece.Float(2, scores[id]);
-    piece.Number(3, static_cast<uint64_t>(tokens.types[id]));
+    piece.Number(3, static_cast<uint64_t>(SentencePieceType(tokens, id, unknown)));
     model.Bytes(1, piece.message());
     bytes = bytes || tokens.types[id] == kByteToken;
   }
@@ -214,7 +233,6 @@ std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& token
   trainer.Number(3, 2);  // BPE
   trainer.Number(4, scores.size());
   trainer.Number(35, bytes ? 1 : 0);  // unknown characters become bytes
-  const int64_t unknown = metadata.Integer(kUnknownId, 0, std::ssize(scores) - 1, 0);
   trainer.Bytes(45, tokens.pieces[unknown]);
   if (tokens.bos >= 0) trainer.Bytes(46, tokens.pieces[tokens.bos]);
   if (tokens.eos >= 0) trainer.Bytes(47, tokens.pieces[tokens.eos]);

@@ -221,6 +221,28 @@ TEST_F(GgufTokenizer, TheFilesSayThatNoSpaceIsAdded) {
   EXPECT_FALSE(config(true).contains("add_prefix_space"));
 }
 
+// llama.cpp's converter writes Gemma's vocabulary like this: <unk> is a control token, and runs of spaces are
+// user-defined tokens with plain spaces.
+TEST_F(GgufTokenizer, VocabulariesAsTheConverterWritesThem) {
+  const auto load = [&](int32_t unknown_type, const std::string& run) {
+    return Load(GgufBytes()
+                    .Add("tokenizer.ggml.model", "llama")
+                    .Add("tokenizer.ggml.tokens", std::vector<std::string>{"<s>", "<unk>", "a", "\u2581", run})
+                    .Add("tokenizer.ggml.token_type", std::vector<int32_t>{3, unknown_type, 1, 1, 4})
+                    .Add("tokenizer.ggml.scores", std::vector<float>{0, 0, -1, -2, 0})
+                    .Add("tokenizer.ggml.bos_token_id", uint32_t{0})
+                    .Add("tokenizer.ggml.unknown_token_id", uint32_t{1})
+                    .Add("tokenizer.ggml.add_space_prefix", false));
+  };
+  for (const int32_t unknown_type : {2, 3}) {
+    for (const std::string run : {"  ", "\u2581\u2581"}) {
+      const std::vector<int32_t> ids = {0, 2, 4, 2, 3, 2, 1};
+      EXPECT_EQ(load(unknown_type, run)->EncodeWithBos("a  a ab"), ids) << unknown_type << run;
+      EXPECT_EQ(Rewritten()->EncodeWithBos("a  a ab"), ids) << unknown_type << run;
+    }
+  }
+}
+
 TEST_F(GgufTokenizer, ChatTemplate) {
   const Bpe bpe = ReadBpe("gpt2-json");
   Load(bpe.File("gpt-2").Add("tokenizer.chat_template", "{{ messages }}"));
