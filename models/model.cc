@@ -44,7 +44,7 @@ fs::path FirstOf(const std::string& name, const std::vector<fs::path>& places, c
   }
   const auto layout = [&]() -> std::string {
     for (const fs::path& place : places)
-      if (const std::string found = LayoutWithoutConfig(place); !found.empty()) return found;
+      if (std::string found = LayoutWithoutConfig(place); !found.empty()) return found;
     return "";
   };
   Fail("model {} was not found; looked at:{}{}{}", name, looked, advice, layout());
