@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -247,6 +248,7 @@ int Run(const RunOptions& options) {
     fmt::print("calibration mode {}, because {}\n", Name(job.Mode()), why);
   if (!text.source.empty()) fmt::print("calibration: {}\n  {}\n\n", text.source, job.Accounting());
   CommandFit kept(job, recipe, first);
+  std::fflush(stdout);
   phases.Done("open");
   const RepairResult repair = kept.Run(*progress);
   phases.Done(Phases::kFit);
@@ -256,6 +258,7 @@ int Run(const RunOptions& options) {
     fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), made.calibration->source);
   PrintRepair(repair.report, model.Shape().layers);
   PrintProposals(repair.report, recipe);
+  std::fflush(stdout);  // the evaluation may take an hour, and --quiet has no progress that would flush
 
   const bool saves = first && !options.save.empty();
   const auto save = [&] {  // the last variant, with the record as it is
@@ -284,6 +287,7 @@ int Run(const RunOptions& options) {
   if (heldout.Scored()) made.heldout = {heldout.source, measured, settings.protocol, std::min(window, measured)};
   made.repair->seconds.evaluate = phases.Done("evaluate");
   PrintComparison(settings, heldout, window, made.variants);
+  std::fflush(stdout);
   made.state = "evaluated";
   if (saves && variants.back().model.RecordIn(options.save, made)) {
     fmt::print("saved: {}\n", options.save);

@@ -30,11 +30,12 @@ std::string Duration(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+ProgressBar::ProgressBar(double line_seconds) : terminal_(::isatty(STDERR_FILENO) != 0), line_seconds_(line_seconds) {}
 
 double ProgressBar::Elapsed() const { return SecondsSince(start_); }
 
 void ProgressBar::Begin(std::string_view phase, int64_t total) {
+  std::fflush(stdout);  // a failure stays with the stream, and the end of the command reports it
   phase_ = phase;
   total_ = total;
   done_ = 0;
@@ -45,10 +46,15 @@ void ProgressBar::Advance(int64_t count) {
   CheckInterrupted();
   done_ += count;
   const double elapsed = Elapsed();
-  if (!terminal_ || elapsed < kPatience || done_ == 0 || total_ == 0) return;
-  if (SecondsSince(drawn_) < kRedraw) return;
+  if (elapsed < kPatience || done_ == 0 || total_ == 0) return;
+  if (SecondsSince(drawn_) < (terminal_ ? kRedraw : line_seconds_)) return;
   drawn_ = Clock::now();
   const double share = static_cast<double>(done_) / static_cast<double>(total_);
+  if (!terminal_) {
+    std::fprintf(stderr, "%s\n",
+                 fmt::format("{}: {:.0f}%, {} left", phase_, 100 * share, Duration(elapsed / share - elapsed)).c_str());
+    return;
+  }
   std::fprintf(stderr, "\r\033[K%s",
                fmt::format("{} {}  {:.3g}/s  {} left", phase_, Bar(share), static_cast<double>(done_) / elapsed,
                            Duration(elapsed / share - elapsed))

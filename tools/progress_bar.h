@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progress on standard error: a bar with the time left on a terminal, elsewhere one line per long phase.
+// Progress on standard error: a bar with the time left on a terminal; elsewhere a line per minute, and one at the end
+// of a long phase.
 #pragma once
 
 #include <chrono>
@@ -14,10 +15,12 @@ std::string Bar(double share);
 // "1:05" of seconds.
 std::string Duration(double seconds);
 
-// Shows nothing for phases that end within a second. Advance() throws Interrupted after Ctrl-C.
+// Shows nothing for phases that end within a second. Advance() throws Interrupted after Ctrl-C. Begin() flushes
+// standard output, so that a file or a batch system shows the results of the phases before while this one runs.
 class ProgressBar : public Progress {
  public:
-  ProgressBar();
+  // `line_seconds`: the time between two lines where standard error is no terminal.
+  explicit ProgressBar(double line_seconds = 60);
   void Begin(std::string_view phase, int64_t total) override;
   void Advance(int64_t count) override;
   void End() override;
@@ -26,6 +29,7 @@ class ProgressBar : public Progress {
   double Elapsed() const;
 
   bool terminal_ = false;
+  double line_seconds_;
   std::string phase_;
   int64_t total_ = 0, done_ = 0;
   std::chrono::steady_clock::time_point start_, drawn_;

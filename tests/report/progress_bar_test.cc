@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/progress_bar.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+namespace shiftrt {
+namespace {
+
+// Batch systems and files show where a long phase stands.
+TEST(ProgressBar, WritesLinesWhereStandardErrorIsNoTerminal) {
+  testing::internal::CaptureStderr();
+  ProgressBar often(/*line_seconds=*/0), seldom(/*line_seconds=*/60);
+  often.Begin("counting", 4);
+  seldom.Begin("waiting", 4);
+  often.Advance(1);  // within the first second nothing is shown
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  often.Advance(1);
+  seldom.Advance(2);
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(lines, "counting: 50%, 0:01 left\n");
+}
+
+// What was printed before a phase is in the file while the phase runs.
+TEST(ProgressBar, FlushesStandardOutputBeforeAPhase) {
+  std::fflush(stdout);
+  const int kept = ::dup(STDOUT_FILENO);
+  std::FILE* const file = std::tmpfile();
+  ASSERT_NE(file, nullptr);
+  ::dup2(::fileno(file), STDOUT_FILENO);
+  std::fputs("a result", stdout);
+  ProgressBar().Begin("the next phase", 1);
+  const off_t written = ::lseek(STDOUT_FILENO, 0, SEEK_END);
+  ::dup2(kept, STDOUT_FILENO);
+  ::close(kept);
+  std::fclose(file);
+  EXPECT_EQ(written, 8);
+}
+
+}  // namespace
+}  // namespace shiftrt
