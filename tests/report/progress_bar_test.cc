@@ -26,7 +26,7 @@ TEST(ProgressBar, WritesLinesWhereStandardErrorIsNoTerminal) {
   EXPECT_EQ(lines, "counting: 50%, 0:01 left\n");
 }
 
-// What was printed before a phase is in the file while the phase runs.
+// The file has what was printed before a phase while the phase runs.
 TEST(ProgressBar, FlushesStandardOutputBeforeAPhase) {
   std::fflush(stdout);
   const int kept = ::dup(STDOUT_FILENO);
