@@ -264,7 +264,7 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   DepthPlan adapted = Pruned(llama, {1});
   adapted.stages.insert(adapted.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
   expect_refused(llama, adapted, "it has 1 adapter,");
-  const Model words = WithTokenizer("LlamaForCausalLM", "sentencepiece");  // with a space before the text
+  const Model words = WithTokenizer("LlamaForCausalLM", "gpt2-json");  // with a space before the text
   EXPECT_NE(WriteRefusal("gguf", words, words.plan).find("has no name in GGUF"), std::string::npos);
   const Model converted = WithTokenizer("LlamaForCausalLM", "llama2-json");
   EXPECT_NE(WriteRefusal("gguf", converted, converted.plan).find("put tokenizer.model beside it"), std::string::npos);
