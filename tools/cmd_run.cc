@@ -216,7 +216,11 @@ int Run(const RunOptions& options) {
   const bool first = options.common.processes->first();
   const LanguageModel model = options.common.OpenLanguageModel();
   if (!options.save.empty()) RefuseSavingOver(model, options.common.model, options.save);
-  if (options.common.processes->split()) RefuseSplit(options);
+  if (options.common.processes->split()) {
+    RefuseSplit(options);
+    if (first && !KeepsAll(options))
+      Tell("with --split, what the repair gains is not measured, and the repair is kept whatever it does");
+  }
   CheckRecipe(model, recipe);
   // Checked before the calibration, which may take an hour.
   const ComparisonSettings settings = options.comparison.Settings();
