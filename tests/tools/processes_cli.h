@@ -115,7 +115,7 @@ class ProcessesCli : public Cli, public ::testing::WithParamInterface<Launcher> 
     if (json.contains("provenance")) json["provenance"].erase("gain");
     return json;
   }
-  // What differs between the outputs of one process and of several. With a split, the record of a saved model is
+  // Names the outputs that differ between one process and several. With a split, the record of a saved model is
   // compared without the gain.
   std::vector<std::string> DifferencesOf(const std::string& one, const std::string& several, int split) const {
     std::vector<std::string> names = Differences(one, several);
