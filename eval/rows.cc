@@ -84,14 +84,8 @@ std::vector<Row> ParseJsonLines(std::string_view text, const std::string& name) 
   return rows;
 }
 
-std::string Lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return text;
-}
-
 // A header names its last column the answer; no first question of a data set ends in that word.
-bool IsHeader(const std::vector<std::string>& record) { return Lower(record.back()) == "answer"; }
+bool IsHeader(const std::vector<std::string>& record) { return AsciiLower(record.back()) == "answer"; }
 
 std::vector<Row> ParseCsv(std::string_view text, const std::string& name, std::vector<std::string> columns) {
   std::vector<Row> rows;

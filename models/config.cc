@@ -11,6 +11,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/parse.h"
 #include "runtime/printable.h"
 
 namespace shiftrt {
@@ -166,21 +167,12 @@ int64_t PositionsOf(const ConfigReader& config, const Family& family, const Mode
   return std::min<int64_t>(std::llround(rope.factor * static_cast<double>(rope.original_max_positions)), kMaxPositions);
 }
 
-std::string Lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return text;
-}
-
-// The family whose checkpoints have this `model_type`; null for none.
+// The family whose checkpoints have the `model_type` of this configuration; null for none.
 const Family* FamilyOfType(const Json& json) {
   const auto type = json.find("model_type");
   if (type == json.end() || !type->is_string()) return nullptr;
-  std::string name = type->get<std::string>();
-  if (name == "gemma3_text") name = "gemma3";
-  if (name == "granitemoehybrid") name = "granite4";
   const auto& families = Families();
-  const auto at = std::find_if(families.begin(), families.end(), [&](const Family& row) { return name == row.name; });
+  const auto at = std::ranges::find(families, std::string_view(type->get_ref<const std::string&>()), &Family::Type);
   return at == families.end() ? nullptr : &*at;
 }
 
@@ -202,8 +194,8 @@ std::string ArchitectureOf(const Json& json, const std::string& file) {
         "{}: architectures is not a list of one name", file);
   const auto& name = names->front().get_ref<const std::string&>();
   for (const Family& family : Families()) {
-    const std::string whole = Lower(family.architecture), stem = whole.substr(0, whole.find("for"));
-    if (Lower(name) == whole || Lower(name) == stem + "model") return family.architecture;
+    const std::string whole = AsciiLower(family.architecture), stem = whole.substr(0, whole.find("for"));
+    if (AsciiLower(name) == whole || AsciiLower(name) == stem + "model") return family.architecture;
   }
   return name;
 }

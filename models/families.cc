@@ -414,6 +414,7 @@ const std::vector<Family>& Families() {
        .places = kGemmaPlaces},
       {.architecture = "Gemma3ForCausalLM",
        .name = "gemma3",
+       .model_type = "gemma3_text",
        .block = Gemma3Block,
        .models = "Gemma 3, 270M to 27B",
        // Released configs leave out what they have in common with these.
@@ -447,6 +448,7 @@ const std::vector<Family>& Families() {
       {.architecture = "GraniteForCausalLM", .name = "granite", .block = GraniteBlock, .models = "Granite 3"},
       {.architecture = "GraniteMoeHybridForCausalLM",
        .name = "granite4",
+       .model_type = "granitemoehybrid",
        .block = Granite4Block,
        .models = "Granite 4 without Mamba layers and experts",
        .intermediate = "shared_intermediate_size",

@@ -35,6 +35,7 @@ struct FamilyRope {
 struct Family {
   const char* architecture;  // config.json's architectures[0]
   const char* name;
+  const char* model_type = nullptr;  // config.json's model_type; null: the family's name
   BlockSpec (*block)(const ConfigReader& config, const ModelConfig& model);  // sizes and RoPE of `model` are set
   const char* since = "0.2.0";                     // the first version of shiftrt that runs it
   const char* models = "";                         // well-known models, for the list of families
@@ -44,6 +45,8 @@ struct Family {
   FamilyRope rope = {};
   std::vector<const char*> harmless = {};  // keys that this family's class ignores, besides those of all families
   std::vector<TensorPlace> places = {};
+
+  std::string_view Type() const { return model_type != nullptr ? model_type : name; }
 };
 
 const std::vector<Family>& Families();

@@ -318,7 +318,7 @@ Json GgufConfig(const GgufContents& file) {
   const double theta = keys.Number("rope.freq_base", 10000);
   const char* const eps = architecture.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
   Json config = {{"architectures", Json::array({class_name})},
-                 {"model_type", architecture.model_type != nullptr ? architecture.model_type : family.name},
+                 {"model_type", family.Type()},
                  {"hidden_act", architecture.activation},
                  {"hidden_size", hidden},
                  {family.intermediate, keys.Integer("feed_forward_length")},
@@ -346,7 +346,6 @@ Json GgufConfig(const GgufContents& file) {
     if (keys.Has(number.key)) config[number.setting] = value != 0 ? Json(value) : Json();
   }
   if (!rotates) {
-    config["model_type"] = "granitemoehybrid";
     config["num_local_experts"] = 0;
     config["layer_types"] = std::vector<const char*>(layers, "attention");
     config["position_embedding_type"] = "nope";

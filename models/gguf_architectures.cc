@@ -58,7 +58,6 @@ const std::vector<GgufArchitecture>& Architectures() {
                    {"final_logit_softcapping", "final_logit_softcapping", LogitCap}}},
       {.name = "gemma3",
        .families = {"Gemma3ForCausalLM"},
-       .model_type = "gemma3_text",
        .activation = "gelu_pytorch_tanh",
        .yarn = false,
        .full_every = 6,

@@ -28,7 +28,6 @@ struct GgufArchitecture {
   const char* name;                   // general.architecture, and the prefix of its keys
   std::vector<const char*> families;  // Family::architecture; a file without windows is read as the first
   const char* windowed = nullptr;     // the family that a file with windows is read as; null: the first too
-  const char* model_type = nullptr;   // the model_type in config.json, if it is not the family's name
   const char* activation = "silu";
   bool layer_norm = false;  // the epsilon is that of LayerNorm
   bool neighbours = false;  // the rotary embedding of llama.cpp turns pairs of neighbours

@@ -5,6 +5,7 @@
 #include <set>
 #include <system_error>
 
+#include "models/lora.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
@@ -53,11 +54,11 @@ constexpr const char* kConvert =
 
 std::string LayoutWithoutConfig(const fs::path& directory) {
   const std::set<std::string> names = NamesIn(directory);
-  if (names.contains(kAdapterConfig)) {
-    const std::string base = BaseOf(directory / kAdapterConfig);
+  if (names.contains(kLoraConfig)) {
+    const std::string base = BaseOf(directory / kLoraConfig);
     return fmt::format(
-        ". {} has a LoRA adapter of peft and no model: give its base model{} as the model, and this "
-        "directory as the adapter",
+        ". {} has a LoRA adapter of peft and no model: give its base model{} as the model, "
+        "and this directory as the adapter",
         directory.string(), base.empty() ? "" : fmt::format(" ({})", base));
   }
   if (names.contains("snapshots")) {
@@ -84,8 +85,8 @@ std::string LayoutWithoutWeights(const fs::path& directory) {
   const std::set<std::string> names = NamesIn(directory);
   if (const std::string shard = FirstLike(names, "model-", ".safetensors"); !shard.empty())
     return fmt::format(
-        "; {} is a shard, and the index that belongs to the shards is missing: download it from the "
-        "repository of the model",
+        "; {} is a shard, and the index that belongs to the shards is missing: download it from "
+        "the repository of the model",
         shard);
   if (const std::string variant = FirstLike(names, "model.", ".safetensors"); !variant.empty())
     return fmt::format("; {} is a variant, which is read under the name model.safetensors: rename it or link to it",
@@ -104,7 +105,7 @@ std::string LayoutWithoutWeights(const fs::path& directory) {
             pickled);
   if (const std::string gguf = FirstLike(names, "", ".gguf"); !gguf.empty())
     return fmt::format("; give the GGUF file itself, {}", (directory / gguf).string());
-  if (names.contains(kAdapterConfig))
+  if (names.contains(kLoraConfig))
     return "; there is a LoRA adapter of peft: give its base model as the model, and this directory as the adapter";
   return "";
 }

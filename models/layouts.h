@@ -7,9 +7,6 @@
 
 namespace shiftrt {
 
-/// The configuration and the factors of an adapter in peft's layout.
-inline constexpr const char* kAdapterConfig = "adapter_config.json";
-
 /// \param directory A directory without a config.json.
 /// \return What the directory holds instead of a model, and what to give, as a sentence behind ". "; empty if nothing
 ///   in it is known.

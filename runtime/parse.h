@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and lists in option texts.
+// Numbers, lists and words in texts.
 #pragma once
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -40,6 +41,13 @@ inline bool ParseWithUnit(std::string_view text, std::initializer_list<UnitSuffi
 // Parses a number of parameters: "500k", "6.3B" or without a unit.
 inline bool ParseParameters(std::string_view text, int64_t* value) {
   return ParseWithUnit(text, {{"k", 1e3}, {"M", 1e6}, {"B", 1e9}, {"G", 1e9}}, value);
+}
+
+// `text` with small letters for the capital ones of ASCII.
+inline std::string AsciiLower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
 }
 
 // Returns the parts between the commas of `text`, empty ones included. There is one more part than there are commas.

@@ -1,1 +1,1 @@
-shiftrt_test(report SOURCES report/chart_test.cc report/progress_bar_test.cc ../tools/progress_bar.cc DEPENDS shiftrt_report)
+shiftrt_test(report SOURCES report/chart_test.cc DEPENDS shiftrt_report)

@@ -92,9 +92,8 @@ void RequireColumns(const std::vector<std::string>& columns, const std::string& 
     return std::find(columns.begin(), columns.end(), column) != columns.end();
   };
   Check(has("text") || (has("instruction") && has("output")),
-        "{}: expected a column \"text\", or \"instruction\" and \"output\"; it has the columns {}. Rename the column "
-        "that "
-        "has the text",
+        "{}: expected a column \"text\", or \"instruction\" and \"output\"; it has the columns {}. Rename the "
+        "column that has the text",
         name, Listed(columns));
 }
 

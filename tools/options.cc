@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/impl.h"
+#include "models/lora.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/host_memory.h"
@@ -15,6 +16,7 @@
 #include "tools/progress_bar.h"
 #include "tools/pulling.h"
 #include "tools/splitting.h"
+#include "tools/standard_output.h"
 
 namespace shiftrt {
 
@@ -154,12 +156,11 @@ LanguageModel CommonOptions::OpenLanguageModel() const {
   LanguageModel opened = LanguageModel::Open(model, settings);
   ReportShares(*opened.impl().model.weights, *processes, quiet);
   const std::filesystem::path& directory = opened.Directory();
-  if (lora.empty() && processes->rank() == 0 && std::filesystem::exists(directory / "adapter_config.json"))
-    fmt::print(stderr,
-               "shiftrt: {} has a LoRA adapter of peft beside the model, which transformers applies by itself and "
-               "shiftrt does "
-               "not; --lora {} applies it\n",
-               directory.string(), directory.string());
+  if (lora.empty() && processes->first() && Exists(directory / kLoraConfig))
+    Tell(
+        fmt::format("{0} has a LoRA adapter of peft beside the model, which transformers applies by itself and shiftrt "
+                    "does not; --lora {0} applies it",
+                    directory.string()));
   return opened;
 }
 

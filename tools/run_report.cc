@@ -212,7 +212,7 @@ Section Verdict(const RunReport& report) {
         PageText{fmt::format("{} returns {:.0f}% of what pruning cost in log perplexity.", last.label,
                              100 * std::log(report.measured[1].perplexity / last.perplexity) / pruned)});
   if (const std::optional<GainReport>& gain = report.repair.report.gain)
-    section.parts.push_back(PageText{"Before that, " + GainText(*gain) + "."});
+    section.parts.push_back(PageText{"When the model was repaired: " + GainText(*gain) + "."});
   section.parts.push_back(PageText{fmt::format("Made by shiftrt {}.", Version())});
   return section;
 }

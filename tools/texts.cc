@@ -147,8 +147,9 @@ std::vector<std::string> ReadPrompts(const std::string& name, bool chat) {
   };
   if (HasRows(file) || IsStream(file)) {
     const Documents documents = Documents::Read(file);
+    const int64_t rows = documents.plain() ? 0 : documents.size();
     if (documents.plain()) add_lines(documents.Text(0));
-    for (int64_t i = 0; i < documents.size() && !documents.plain(); ++i) {
+    for (int64_t i = 0; i < rows; ++i) {
       Documents::Document document = documents.At(i);
       if (document.prompt > 0) document.text.resize(document.prompt);
       if (chat && !document.message.empty()) document.text = std::move(document.message);

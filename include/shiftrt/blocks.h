@@ -11,7 +11,7 @@
 
 namespace shiftrt {
 
-/// Which of a block's two residual updates run: h += attention(norm(h)), h += mlp(norm(h)).
+/// Says which of a block's two residual updates run: h += attention(norm(h)), h += mlp(norm(h)).
 enum class Halves : uint8_t {
   kBoth,       ///< the whole block
   kAttention,  ///< its attention alone
@@ -31,7 +31,7 @@ const char* Name(Halves halves);
 /// \return nothing for another word
 std::optional<Halves> ParseHalves(std::string_view name);
 
-/// What is scored and removed as a whole.
+/// Says what is scored and removed as a whole.
 enum class Unit : uint8_t {
   kBlock,  ///< blocks: unit i is block i
   kHalf,   ///< halves of blocks: unit i is the half at place i (BlockPart)

@@ -96,7 +96,7 @@ struct DriftPoint {
   double norm = 0;    ///< median over tokens of the root mean square of a token's stream
   double cosine = 0;  ///< mean over tokens of the cosine to the stream of the first model at the same depth
 };
-/// How far the residual streams of several models are from that of the first.
+/// Says how far the residual streams of several models are from that of the first.
 struct DriftReport {
   std::vector<std::vector<DriftPoint>> models = {};  ///< for each model, at the blocks that all run, and at the end
   /// The points of some 250 tokens per model in a plane. A point is the stream that the final norm reads, scaled to a

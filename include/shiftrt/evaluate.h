@@ -20,7 +20,7 @@
 
 namespace shiftrt {
 
-/// How MeasurePerplexity() reads a text.
+/// Says how MeasurePerplexity() reads a text.
 struct PerplexitySettings {
   std::string protocol = "gptq";  ///< "gptq" (windows of 2048 tokens) or "seq128" (128); at most the model's positions
   int64_t tokens = 0;             ///< measure on the first so many tokens, but on one window at least; 0: all
@@ -54,7 +54,7 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
                                  const PerplexitySettings& settings = {}, const Resources& resources = {},
                                  Progress* progress = nullptr);
 
-/// Which suites Evaluate() runs and where their data are.
+/// Says which suites Evaluate() runs and where their data are.
 struct SuiteSettings {
   /// Names of tasks with commas between them, "paper7", "small4" or "all"; `shiftrt eval --help-all` lists them.
   std::string tasks = "paper7";
@@ -246,7 +246,7 @@ std::vector<ScoredSequence> EncodeContinuations(const LanguageModel& model,
 /// \throws Error for invalid UTF-8, and if the model has no tokenizer, or one without a token to begin with
 std::vector<ScoredSequence> EncodeDocument(const LanguageModel& model, const std::string& document);
 
-/// How likely a model finds the scored tokens of a sequence.
+/// Says how likely a model finds the scored tokens of a sequence.
 struct SequenceScore {
   double log_likelihood = 0;  ///< sum of the natural logarithms of their probabilities
   bool greedy = false;        ///< true if each of them was the most likely token at its position

@@ -14,7 +14,7 @@
 
 namespace shiftrt {
 
-/// How Export() writes a model.
+/// Says how Export() writes a model.
 struct ExportSettings {
   std::string format = "hf";            ///< a name that ExportFormatNames() lists
   int64_t shard_bytes = 5'000'000'000;  ///< bytes of tensors per file of weights, where the format has several

@@ -16,7 +16,7 @@
 
 namespace shiftrt {
 
-/// What is trained.
+/// Says what is trained.
 enum class Method : uint8_t {
   kLora,         ///< "lora": low-rank changes of projections
   kPartial,      ///< "partial": all tensors of some blocks
@@ -39,7 +39,7 @@ struct LoraOptions {
   double dropout = 0;  ///< share of their input that is dropped in training
 };
 
-/// How the learning rate falls after the warm-up.
+/// Says how the learning rate falls after the warm-up.
 enum class Decay : uint8_t {
   kConstant,  ///< "constant": it stays
   kLinear,    ///< "linear": to zero, linearly
@@ -53,7 +53,7 @@ const char* Name(Decay decay);
 /// \throws UsageError for another word
 Decay ParseDecay(const std::string& name);
 
-/// What a training minimises.
+/// Says what a training minimises.
 enum class TrainingLoss : uint8_t {
   kCrossEntropy,  ///< "ce": cross entropy with the text
   kDivergence,    ///< "kl": Kullback-Leibler divergence from the predictions of the original model
@@ -97,7 +97,7 @@ struct TrainingHistory {
   double ValidationLoss(bool kept_best) const;
 };
 
-/// How long a training takes: a time or a number of tokens.
+/// Says how long a training takes: a time or a number of tokens.
 struct TrainingBudget {
   double seconds = 0;  ///< limit on the time of steps and validations; 0: none
   int64_t tokens = 0;  ///< limit on the tokens trained on, rounded up to whole steps; 0: none
@@ -107,17 +107,17 @@ struct TrainingBudget {
 /// \throws UsageError with the field "budget" for other text
 TrainingBudget ParseTrainingBudget(const std::string& text);
 
-/// How Finetune() trains.
+/// Says how Finetune() trains.
 struct FinetuneSettings {
   Method method = Method::kLora;  ///< what is trained
   LoraOptions lora = {};          ///< settings of kLora
-  /// Of kPartial: the blocks, as "last:3", "first:2", "all" or layers of the original model ("3,5,8-10").
+  /// For kPartial: the blocks, as "last:3", "first:2", "all" or layers of the original model ("3,5,8-10").
   std::string layers = "last:3";
   bool head = false;                                ///< train the head too
   bool adapters = false;                            ///< train the adapters too
   TrainingLoss loss = TrainingLoss::kCrossEntropy;  ///< not of kReplacement, which minimises the stream's error
   Halves replacement = Halves::kBoth;               ///< for kReplacement: a whole block, or kMlp
-  /// Of kReplacement: keeps the correction that stands for a run already, with the new block behind it.
+  /// For kReplacement: keeps the correction that stands for a run already, with the new block behind it.
   bool keep_correction = false;
 
   /// Text to learn from, as CalibrationSpec::source, or several with commas between them, whose documents are mixed.
@@ -172,7 +172,7 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget = {});
 /// \return the highest rate of AdamW, after the warm-up
 double DefaultRate(Method method, int64_t hidden);
 
-/// What a training is about to do.
+/// The plan of a training.
 struct TrainingOutline {
   std::string text = {};        ///< the text and how much of it is read
   std::string accounting = {};  ///< what became of its documents and tokens
@@ -193,7 +193,7 @@ struct FinetuneObserver {
   std::function<void()> poll = {};  ///< before each pass of a step or a validation, to look for signals
 };
 
-/// What Finetune() gives.
+/// The result of Finetune().
 struct FinetunedModel {
   LanguageModel model;      ///< the trained model; shares the weights that were not trained
   TrainingOutline outline;  ///< what was done

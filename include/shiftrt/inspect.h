@@ -46,7 +46,7 @@ struct LoraDescription {
   int64_t projections = 0;  ///< projections that are changed
 };
 
-/// What a model consists of, besides what LanguageModel tells.
+/// Says what a model consists of, besides what LanguageModel tells.
 struct ModelDescription {
   std::string family;        ///< model_type of config.json, such as "llama"
   int64_t intermediate = 0;  ///< width of the MLPs

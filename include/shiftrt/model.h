@@ -19,7 +19,7 @@
 
 namespace shiftrt {
 
-/// How LanguageModel::Open reads a model.
+/// Says how LanguageModel::Open reads a model.
 struct OpenSettings {
   WeightType weights = WeightType::kAsStored;  ///< the type of the weights in memory
   bool check_finite = false;                   ///< read all weights and refuse infinities and NaN

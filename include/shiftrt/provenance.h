@@ -68,7 +68,7 @@ struct TrialReport {
   bool chosen = false;             ///< true if the model has this one
 };
 
-/// Whether a correction stayed, by the loss on held-out text.
+/// Says whether a correction stayed, by the loss on held-out text.
 struct GateVerdict {
   std::vector<BlockPart> parts = {};  ///< those of an adapter, or the block with tensors of its own
   double with = 0;                    ///< loss with the correction, nats per token
@@ -76,7 +76,7 @@ struct GateVerdict {
   bool kept = true;                   ///< true if it stayed
 };
 
-/// What a repair does to the loss on held-out calibration text, in nats per token.
+/// The losses before and after a repair on held-out calibration text, in nats per token.
 struct GainReport {
   int64_t tokens = 0;    ///< predicted tokens
   double original = 0;   ///< loss of the original model
@@ -103,7 +103,7 @@ struct RepairSeconds {
   std::optional<double> evaluate = {};  ///< measuring the variants
 };
 
-/// What a repair found on its way.
+/// The findings of a repair.
 struct RepairReport {
   Selection selection = {};            ///< what was removed
   std::vector<FitReport> sites = {};   ///< fits in the place of removed blocks; empty if nothing was fitted
@@ -125,7 +125,7 @@ struct HeldOutReport {
   int64_t window = 0;         ///< tokens of a window; those of the text if it is shorter
 };
 
-/// What a model or one of its variants measured.
+/// The measurements of a model or of one of its variants.
 struct MeasuredVariant {
   std::string name = {};   ///< "original", "pruned", "merged" or the name of the correction
   std::string label = {};  ///< for tables, as "pruned + LRA 64"
@@ -137,7 +137,7 @@ struct MeasuredVariant {
   std::string continuation = {};  ///< continuation of a prompt
 };
 
-/// How a model was fine-tuned.
+/// Says how a model was fine-tuned.
 struct FinetuneReport {
   std::vector<std::pair<std::string, std::string>> settings = {};  ///< everything that decides the result
   std::string text = {};                                           ///< text that was learnt from
@@ -165,9 +165,9 @@ struct RecipeText {
   std::optional<uint64_t> seed = {};       ///< Recipe::seed
 };
 
-/// How a model was made. Fields that the maker did not record are empty.
+/// Says how a model was made. Fields that the maker did not record are empty.
 struct Provenance {
-  /// Of a model that a command saved: "fitted" until its variants have been compared, and "evaluated" from then on.
+  /// For a model that a command saved: "fitted" until its variants have been compared, and "evaluated" from then on.
   std::string state = {};
   std::string model = {};                             ///< the original, as it was named
   std::string criterion = {};                         ///< by which its layers were chosen

@@ -12,7 +12,7 @@
 
 namespace shiftrt {
 
-/// What Pull() downloads.
+/// Says what Pull() downloads.
 struct PullSettings {
   /// "ORG/NAME", "ORG/NAME@REVISION" or a known name such as "qwen2-1.5b"; of a data set also the name of an evaluation
   /// task, "paper7" or a known text such as "c4".
@@ -26,7 +26,7 @@ struct PullSettings {
 
 /// The progress of one file, for display.
 struct FileProgress {
-  /// What happens to the file.
+  /// Says what happens to the file.
   enum class State {
     kWaiting,   ///< another program is downloading it, or nothing has begun
     kUnderWay,  ///< bytes arrive
@@ -46,7 +46,7 @@ struct FileProgress {
 /// Called about ten times per second on the calling thread, and once at the end.
 using DownloadProgress = std::function<void(std::span<const FileProgress>)>;
 
-/// What a download would bring.
+/// Says what a download would bring.
 struct PulledRepository {
   std::string name = {};                 ///< name of the repository and its revision
   std::string renamed_to = {};           ///< the hub's name for it, if that is another one; or empty

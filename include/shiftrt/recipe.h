@@ -17,7 +17,7 @@
 
 namespace shiftrt {
 
-/// What to remove: a criterion and an amount, or the layers themselves. Set one of `ratio`, `count`, `parameters`,
+/// Says what to remove: a criterion and an amount, or the layers themselves. Set one of `ratio`, `count`, `parameters`,
 /// `bytes` and `layers`.
 struct PruneSpec {
   std::string criterion = {};          ///< a name that Criteria() lists, such as "bi"; "layers" with `layers`
@@ -53,7 +53,7 @@ std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string
 /// \return its words
 std::string Format(const PruneSpec& spec);
 
-/// How many directions an adapter keeps.
+/// Says how many directions an adapter keeps.
 struct RankSpec {
   /// The rule that chooses the rank.
   enum class Kind {
@@ -103,7 +103,7 @@ LambdaSpec ParseLambda(const std::string& text);
 /// \return its word
 std::string Format(const LambdaSpec& spec);
 
-/// How an adapter of low rank is made of a full map.
+/// Says how an adapter of low rank is made of a full map.
 enum class Factorization {
   kSvd,          ///< "svd": truncated singular value decomposition, as in the paper
   kSvdRefit,     ///< "svd-refit": the same, with the bias that leaves no mean error
@@ -132,7 +132,7 @@ Calibration ParseCalibrationMode(const std::string& text);
 /// \return its word
 const char* Name(Calibration calibration);
 
-/// How much each token counts in a fit: the product of what is set.
+/// Says how much each token counts in a fit: the product of what is set.
 struct TokenWeights {
   bool norm = false;   ///< "norm": 1 / mean square of the block's output at the token
   double first = 1;    ///< "first:W": for the first token of a sample
@@ -164,7 +164,7 @@ Heal ParseHeal(const std::string& text);
 /// \return its word
 const char* Name(Heal heal);
 
-/// Whether neighbouring adapters become one.
+/// Says whether neighbouring adapters become one.
 enum class Merge {
   kOff,      ///< "off": they stay apart
   kFull,     ///< "full": one full matrix for each run of neighbours
@@ -199,18 +199,18 @@ struct GramFiles {
   bool used() const { return !load.empty() || !save.empty(); }
 };
 
-/// What is asked about the use of a repair. Its loss on held-out calibration text is compared with that of the model
-/// without it, as a whole, on up to 8,192 tokens; a split model and a text without held-out samples have no comparison.
+/// Says whether a repair is compared with the model without it, by the loss on up to 8,192 tokens of held-out
+/// calibration text, and whether it must help. A split model and a text without held-out samples have no comparison.
 enum class Benefit {
   kUnmeasured,  ///< nothing
   kMeasured,    ///< RepairReport::gain says what it is
   kRequired,    ///< the same, and a repair with which the loss is higher is left out
 };
 
-/// What to remove and how to repair it.
+/// Says what to remove and how to repair it.
 struct Recipe {
   PruneSpec prune = {.criterion = "bi", .ratio = 0.25};  ///< what is removed
-  /// What takes the place of the removed blocks: a name that Corrections() lists, such as "lra" (linear residual
+  /// Says what takes the place of the removed blocks: a name that Corrections() lists, such as "lra" (linear residual
   /// adapters), "refit", "joint", "none" or "auto".
   std::string correction = "lra";
   RankSpec rank = {};                                         ///< rank of the adapters

@@ -19,7 +19,7 @@
 
 namespace shiftrt {
 
-/// What Repair() gives.
+/// The result of Repair().
 struct RepairResult {
   RepairReport report;                  ///< what was removed and how well the fits explain it
   LanguageModel pruned;                 ///< without the removed layers and without a repair

@@ -46,7 +46,7 @@ enum class WeightType : uint8_t {
   kBFloat16,  ///< converted to bfloat16
 };
 
-/// How precise the operands of products with weights are on a CPU. The sums are float32 in any case. Products of
+/// Says how precise the operands of products with weights are on a CPU. The sums are float32 in any case. Products of
 /// bfloat16 numbers need AVX512-BF16 or AMX, and take about half the time of float32's there, or less. A GPU's products
 /// do not depend on it (docs/gpu.md).
 enum class Products : uint8_t {
@@ -82,7 +82,7 @@ struct Resources {
   Products products = Products::kAuto;
   /// Processes that share the work with this one (JoinProcesses()); null: this process alone.
   std::shared_ptr<Processes> processes = {};
-  /// What Prepare() made of the other fields; null: each call prepares for itself.
+  /// The result of Prepare(); null: each call prepares for itself.
   std::shared_ptr<const Context> prepared = {};
 };
 

@@ -16,7 +16,7 @@
 
 namespace shiftrt {
 
-/// How ModelRunner::Generate chooses tokens and when it stops.
+/// Says how ModelRunner::Generate chooses tokens and when it stops.
 struct GenerationSettings {
   int64_t max_tokens = 64;  ///< tokens to generate at most, at least 1
   double temperature = 0;   ///< 0: always the most likely token; finite and not negative
@@ -28,7 +28,7 @@ struct GenerationSettings {
   std::function<void(std::string_view text)> on_text = {};
 };
 
-/// What ModelRunner::Generate has generated.
+/// Says what ModelRunner::Generate has generated.
 struct Generation {
   std::vector<int32_t> tokens;  ///< generated token ids, without the prompt
   int64_t prompt_tokens = 0;    ///< tokens of the prompt that were computed
@@ -156,7 +156,7 @@ class ModelRunner {
   /// \throws Error for a sequence that is too long, or a token id that does not exist; OutOfMemory
   void HiddenStates(std::span<const int32_t> tokens,
                     const std::function<void(int64_t layer, std::span<const float> stream)>& on_stream);
-  /// What each block that runs adds to the residual stream of a sequence.
+  /// Says what each block that runs adds to the residual stream of a sequence.
   /// \param tokens token ids, at least one
   /// \param on_update called with the layer of the original model, and with (tokens, ModelShape::hidden) floats that
   /// are

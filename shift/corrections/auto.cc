@@ -3,8 +3,7 @@
 // paper's recipe exceeds twice its standard error, it keeps the one with the lowest loss; if there is none, it keeps
 // the paper's recipe.
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "runtime/check.h"
@@ -117,22 +116,11 @@ class Search {
     return trial.loss;
   }
 
-  // Sequences are paired, so that what makes one of them hard for every model does not count.
   Trial Compared(Trial trial, const std::vector<double>& losses) const {
-    const auto count = static_cast<double>(losses.size()), tokens = static_cast<double>(loss_.predicted());
-    double total = 0, gain = 0, squares = 0;
-    for (size_t s = 0; s < losses.size(); ++s) {
-      total += losses[s];
-      gain += first_losses_[s] - losses[s];
-    }
-    for (size_t s = 0; s < losses.size(); ++s) {
-      const double apart = first_losses_[s] - losses[s] - gain / count;
-      squares += apart * apart;
-    }
-    trial.loss = total / tokens;
-    trial.gain = gain / tokens;
-    trial.error =
-        losses.size() > 1 ? std::sqrt(squares * count / (count - 1)) / tokens : std::numeric_limits<double>::infinity();
+    trial.loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(loss_.predicted());
+    const PairedGain gain = GainOver(first_losses_, losses, loss_.predicted());
+    trial.gain = gain.gain;
+    trial.error = gain.error;
     return trial;
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/measure/heldout_loss.h"
 
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "runtime/check.h"
@@ -36,6 +38,18 @@ std::vector<double> HeldOutLoss::BySequence(const DepthPlan& plan) {
   for (const std::vector<double>& batch : SharedLoop(context_, std::ssize(batches_), measure))
     sums.insert(sums.end(), batch.begin(), batch.end());
   return sums;
+}
+
+PairedGain GainOver(const std::vector<double>& before, const std::vector<double>& after, int64_t tokens) {
+  const auto count = static_cast<double>(before.size()), all = static_cast<double>(tokens);
+  double gain = 0, squares = 0;
+  for (size_t s = 0; s < before.size(); ++s) gain += before[s] - after[s];
+  for (size_t s = 0; s < before.size(); ++s) {
+    const double apart = before[s] - after[s] - gain / count;
+    squares += apart * apart;
+  }
+  return {gain / all,
+          before.size() > 1 ? std::sqrt(squares * count / (count - 1)) / all : std::numeric_limits<double>::infinity()};
 }
 
 }  // namespace shiftrt

@@ -29,4 +29,13 @@ class HeldOutLoss {
   Decoder decoder_;
 };
 
+// The mean by which a loss is lower than another on the same sequences.
+struct PairedGain {
+  double gain = 0;   // nats per token; negative where the loss is higher
+  double error = 0;  // its standard error over the sequences; infinite for a single sequence
+};
+// `before`, `after`: sums over each sequence, as BySequence() returns them. `tokens`: predicted tokens of all
+// sequences. Sequences are paired, so that what makes one of them hard for every model does not count.
+PairedGain GainOver(const std::vector<double>& before, const std::vector<double>& after, int64_t tokens);
+
 }  // namespace shiftrt

@@ -54,10 +54,12 @@ int a;  // of the plan
 // Where a comma stands, a clause follows.
 
 // How many there are. It is, though, a fragment.
+
+/// What a reader of the documentation sees.
 END
 
 # The README's commands: one that CI runs, and one that it does not run as it stands.
-mkdir .ci && printf './start\n./test -R Ridge\n' >.ci/run
+mkdir .ci && printf './test\ngit clone . there\ncd there\n# Begins.\n./start\n./test -R Ridge\n./test\n' >.ci/run
 printf '# A page\n```\n./start   # begins\n./test    # tests\n```\n```\nanother\n```\n' >README.md
 
 find . -name '*.h' -o -name '*.cc' | xargs sed -i '1i // SPDX-License-Identifier: Apache-2.0'
@@ -66,6 +68,7 @@ echo '#pragma once' >runtime/unlicensed.h
 if found=$(SHIFTRT_HOUSE=$tree "$check"); then echo "check-house found nothing"; exit 1; fi
 expected='README.md:4
 api/comments.h:11
+api/comments.h:13
 api/comments.h:4
 api/comments.h:5
 api/comments.h:6

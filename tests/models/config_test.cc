@@ -465,6 +465,7 @@ TEST(Config, TheArchitectureFollowsFromTheTypeOrTheBaseClass) {
   const auto family = [](const Json& patch) { return Parse(With(Llama(), patch)).family; };
   EXPECT_EQ(family({{"architectures", nullptr}, {"model_type", "llama"}}), "llama");
   EXPECT_EQ(family({{"architectures", nullptr}, {"model_type", "qwen3"}}), "qwen3");
+  EXPECT_EQ(Parse({{"model_type", "gemma3_text"}}).family, "gemma3");  // a type that is not the family's name
   EXPECT_EQ(family({{"architectures", {"LLaMAForCausalLM"}}}), "llama");
   EXPECT_EQ(family({{"architectures", {"LlamaModel"}}}), "llama");
   Json missing = Llama();
