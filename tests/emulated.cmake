@@ -52,7 +52,7 @@ shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_
 find_package(CLI11 REQUIRED)
 shiftrt_test(emulated_options SOURCES emulated/options_test.cc emulated/turns_test.cc ${PROJECT_SOURCE_DIR}/tools/gpus.cc ${PROJECT_SOURCE_DIR}/tools/options.cc ${PROJECT_SOURCE_DIR}/tools/outputs.cc
              ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc
-             ${PROJECT_SOURCE_DIR}/tools/pulling.cc ${PROJECT_SOURCE_DIR}/tools/splitting.cc ${PROJECT_SOURCE_DIR}/tools/table.cc
+             ${PROJECT_SOURCE_DIR}/tools/pulling.cc ${PROJECT_SOURCE_DIR}/tools/splitting.cc ${PROJECT_SOURCE_DIR}/tools/standard_output.cc ${PROJECT_SOURCE_DIR}/tools/table.cc
              DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_api CLI11::CLI11 nlohmann_json::nlohmann_json)
 
 # The whole program with emulated devices, as many as SHIFTRT_EMULATED_DEVICES says, for several processes.
