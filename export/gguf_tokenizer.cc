@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "models/gguf.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/printable.h"
@@ -158,6 +159,56 @@ void ReadModelFile(const TokenizerSettings& settings, int64_t vocab, Tokens& tok
   if (unknown != table.types.end()) file.AddInteger("tokenizer.ggml.unknown_token_id", unknown - table.types.begin());
 }
 
+// The tokens that end a reply of the model, as GGUF can hold them.
+struct EndTokens {
+  int32_t of_text = -1, of_turn = -1;  // those with a key; -1: none
+  std::vector<int32_t> by_piece;       // end a reply without a key
+  std::vector<int32_t> left_out;
+};
+EndTokens EndTokensOf(const Model& model, const std::vector<std::string>& pieces) {
+  EndTokens ends;
+  ends.of_text = model.RequireTokenizer().eos_token();
+  for (const int32_t id : model.weights->config.eos_tokens) {
+    if (id == ends.of_text || id >= std::ssize(pieces)) continue;
+    if (EndsGgufReply(pieces[id])) {
+      ends.by_piece.push_back(id);
+    } else if (ends.of_turn < 0) {
+      ends.of_turn = id;
+    } else {
+      ends.left_out.push_back(id);
+    }
+  }
+  if (ends.of_turn < 0 && ends.by_piece.size() == 1) ends.of_turn = ends.by_piece.front();
+  return ends;
+}
+
+void AddEndTokens(const Model& model, const std::vector<std::string>& pieces, GgufWriter& file,
+                  std::vector<std::string>& notes) {
+  const EndTokens ends = EndTokensOf(model, pieces);
+  if (ends.of_text >= 0) file.AddInteger(kGgufEndOfText, ends.of_text);
+  if (ends.of_turn >= 0) file.AddInteger(kGgufEndOfTurn, ends.of_turn);
+  for (const int32_t id : ends.left_out)
+    notes.push_back(
+        fmt::format("Token {} ({}) ends a reply of the model, and not one of the file: GGUF has a key for "
+                    "the end of a text and one for the end of a turn, which is token {} ({}).",
+                    id, Printable(pieces[id]), ends.of_turn, Printable(pieces[ends.of_turn])));
+}
+
+// Throws Error unless the file `written` ends a reply with the tokens of the model that it can hold.
+void VerifyEndTokens(const Model& model, const fs::path& written) {
+  const GgufFile file(written);
+  const std::vector<std::string_view> pieces = file.metadata().Texts("tokenizer.ggml.tokens");
+  const EndTokens expected = EndTokensOf(model, {pieces.begin(), pieces.end()});
+  const std::vector<int64_t> found = GgufEndTokens(file.metadata());
+  std::vector<int32_t> ids = expected.by_piece;
+  for (const int32_t id : {expected.of_text, expected.of_turn})
+    if (id >= 0) ids.push_back(id);
+  for (const int32_t id : ids)
+    Check(std::find(found.begin(), found.end(), id) != found.end(),
+          "{}: read back, token {} ({}) does not end a reply, which it does in the model", written.string(), id,
+          Printable(pieces[id]));
+}
+
 // Copies the tokenizer's metadata from another file unchanged.
 void CopyTokenizer(const GgufFile& from, GgufWriter& file) {
   for (const auto& [key, value] : from.metadata().values())
@@ -195,7 +246,7 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   file.AddIntegers("tokenizer.ggml.token_type", tokens.types);
   const Tokenizer& tokenizer = model.RequireTokenizer();
   if (tokenizer.bos_token() >= 0) file.AddInteger("tokenizer.ggml.bos_token_id", tokenizer.bos_token());
-  if (tokenizer.eos_token() >= 0) file.AddInteger("tokenizer.ggml.eos_token_id", tokenizer.eos_token());
+  AddEndTokens(model, tokens.pieces, file, notes);
   file.AddFlag("tokenizer.ggml.add_bos_token", tokenizer.adds_bos());
   if (const auto found = FindChatTemplate(model.directory); found && !found->text.empty())
     file.AddText("tokenizer.chat_template", found->text);
@@ -220,6 +271,7 @@ void VerifyGgufTokenizer(const Model& model, const fs::path& written) {
   }
   Check(found->bos_token() == expected.bos_token() && found->adds_bos() == expected.adds_bos(),
         "{}: read back, the tokenizer begins a text in another way", written.string());
+  VerifyEndTokens(model, written);
   for (const char* text : kProbes)
     Check(found->Encode(text) == expected.Encode(text), "{}: read back, the tokenizer gives other tokens for '{}'",
           written.string(), text);

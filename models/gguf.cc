@@ -263,12 +263,11 @@ const char* TypeInMemory(const BlockTraits& stored) {
 }
 
 void AddTokens(const GgufMetadata& metadata, Json& config) {
-  const auto id = [&](const char* key) { return metadata.Integer(key, 0, kMaxNumber, -1); };
-  if (const int64_t bos = id("tokenizer.ggml.bos_token_id"); bos >= 0) config["bos_token_id"] = bos;
-  // Chat models have a token that ends a turn, besides the token that ends the text.
-  const int64_t eos = id("tokenizer.ggml.eos_token_id"), eot = id("tokenizer.ggml.eot_token_id");
-  if (eos >= 0) config["eos_token_id"] = eos;
-  if (eos >= 0 && eot >= 0 && eot != eos) config["eos_token_id"] = Json::array({eos, eot});
+  if (const int64_t bos = metadata.Integer("tokenizer.ggml.bos_token_id", 0, kMaxNumber, -1); bos >= 0)
+    config["bos_token_id"] = bos;
+  const std::vector<int64_t> ends = GgufEndTokens(metadata);
+  if (ends.size() == 1) config["eos_token_id"] = ends.front();
+  if (ends.size() > 1) config["eos_token_id"] = ends;
 }
 
 }  // namespace

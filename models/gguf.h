@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/config.h"
@@ -21,6 +22,15 @@ namespace shiftrt {
 // not supported, and a key of the architecture that is not known, because it might change the model.
 nlohmann::json GgufConfig(const GgufContents& file);
 ModelConfig LoadGgufConfig(const std::filesystem::path& file);
+
+// The ids of the tokens that end a reply: the token that ends a text is the first, if the file names it. The others are
+// those of the keys for the end of a turn and of a message, and those whose text is one that ends a reply in llama.cpp,
+// because converters write no key for the end of a turn of most models.
+std::vector<int64_t> GgufEndTokens(const GgufMetadata& metadata);
+// True if a token with this text ends a reply without a key of its own.
+bool EndsGgufReply(std::string_view text);
+inline constexpr const char *kGgufEndOfText = "tokenizer.ggml.eos_token_id",
+                            *kGgufEndOfTurn = "tokenizer.ggml.eot_token_id";
 
 // Writes the metadata of the architecture that holds the model's family. Returns notes for the reader.
 std::vector<std::string> AddGgufConfig(const ModelConfig& config, GgufWriter& file);

@@ -209,6 +209,35 @@ TEST_F(GgufExport, TokenizersGiveTheSameIds) {
   }
 }
 
+TEST_F(GgufExport, EveryTokenThatEndsAReplyHasAPlaceOrANote) {
+  const Model model = WithTokenizer("LlamaForCausalLM", "sentencepiece");
+  const int32_t text = model.tokenizer->eos_token();
+  const auto write = [&](const std::vector<int32_t>& ends) {
+    WriteText(model.directory / "generation_config.json", Json{{"eos_token_id", ends}}.dump());
+    fs::remove_all(out_);
+    const Model opened = OpenModel(model.directory.string());
+    return Write("gguf", opened, opened.plan);
+  };
+  const auto found = [&] { return OpenModel(File().string()).weights->config.eos_tokens; };
+  EXPECT_TRUE(write({text}).empty());
+  EXPECT_EQ(found(), std::vector<int32_t>{text});
+  EXPECT_FALSE(GgufFile(File()).metadata().Has("tokenizer.ggml.eot_token_id"));
+  EXPECT_TRUE(write({text, 300}).empty());
+  EXPECT_EQ(found(), (std::vector<int32_t>{text, 300}));
+  EXPECT_EQ(GgufFile(File()).metadata().Integer("tokenizer.ggml.eot_token_id", 0, 600), 300);
+  const std::vector<std::string> notes = write({301, text, 302});
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("Token 302 "), std::string::npos) << notes[0];
+  EXPECT_NE(notes[0].find("which is token 301"), std::string::npos) << notes[0];
+  EXPECT_EQ(found(), (std::vector<int32_t>{text, 301}));
+  // A token whose text ends a reply leaves the key to another one.
+  WriteText(model.directory / "added_tokens.json", R"({"<|im_end|>": 520, "<turn:end>": 521})");
+  EXPECT_TRUE(write({520, 521, text}).empty());
+  EXPECT_EQ(found(), (std::vector<int32_t>{text, 521, 520}));
+  EXPECT_TRUE(write({520}).empty());
+  EXPECT_EQ(GgufFile(File()).metadata().Integer("tokenizer.ggml.eot_token_id", 0, 600), 520);
+}
+
 TEST_F(GgufExport, NamedChatTemplatesAreFound) {
   const Model model = WithTokenizer("LlamaForCausalLM", "sentencepiece");
   const auto written = [&] {

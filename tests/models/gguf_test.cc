@@ -293,6 +293,32 @@ TEST_F(GgufModelTest, SavedPlans) {
   EXPECT_NE(Refusal([&] { OpenModel(Path("plan").string()); }).find("its base model"), std::string::npos);
 }
 
+// Converters write no key for the end of a turn of most models.
+TEST_F(GgufModelTest, TheTextOfATokenEndsAReplyAsInLlamaCpp) {
+  const auto original = GoldenWeights("llama2");
+  using Ids = std::vector<int32_t>;
+  const auto ends = [&](const std::vector<std::string>& tokens, const std::map<std::string, uint32_t>& keys) {
+    GgufBytes file = GgufMetadataOf(original->config);
+    file.Add("tokenizer.ggml.tokens", tokens).Add("tokenizer.ggml.token_type", std::vector<int32_t>(tokens.size(), 1));
+    for (const auto& [key, id] : keys) file.Add("tokenizer.ggml." + key + "_token_id", id);
+    AddGgufTensors(*original, file);
+    WriteText(Path(), file.Bytes());
+    return LoadWeights(Path())->config.eos_tokens;
+  };
+  for (const char* text : {"<|im_end|>", "<|end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "</s>",
+                           "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>",
+                           "<eos>", "<turn|>", "<|return|>", "<|call|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"}) {
+    EXPECT_EQ(ends({"a", text, "b"}, {{"eos", 2}}), (Ids{2, 1})) << text;
+    EXPECT_EQ(ends({"a", text, "b"}, {}), Ids{1}) << text;
+  }
+  EXPECT_EQ(ends({"a", "im_end", "<|im_end", "b"}, {{"eos", 3}}), Ids{3});
+  EXPECT_EQ(ends({"a", "b", "c", "<|im_end|>"}, {{"eos", 2}, {"eot", 1}, {"eom", 0}}), (Ids{2, 1, 0, 3}));
+  EXPECT_EQ(ends({"a", "b"}, {{"eot", 1}}), Ids{1});
+  EXPECT_EQ(ends({"a", "<|end|>", "<|return|>", "<|call|>"}, {{"eos", 2}}), (Ids{2, 3}));
+  EXPECT_EQ(ends({"a", "<|end|>", "<|flush|>", "<|calls|>"}, {}), (Ids{2, 3}));
+  EXPECT_EQ(ends({"a", "</s>", "<|tool_response>"}, {}), Ids{2});
+}
+
 TEST_F(GgufModelTest, AFileThatIsNoModel) {
   WriteText(Path("notes.txt"), "GGML no more");
   ExpectRefusal([&] { OpenModel(Path("notes.txt").string()); }, Path("notes.txt").string(), "not a GGUF file");
