@@ -203,7 +203,7 @@ void CheckFinetune(const LanguageModel& model, const FinetuneSettings& settings)
 FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
                         const FinetuneObserver& observer) {
   const Model& original = model.impl().model;
-  const Context context = TrainingContext(MakeContext(resources));
+  const Context context = MakeContext(resources).ReducedPrecision();
   const auto turn = context.TakeTurn();
   const Prepared prepared(original, settings);
   const auto& [training, texts, schedule] = prepared;

@@ -81,7 +81,7 @@ std::vector<Selection> ScoreLayers(const LanguageModel& opened, std::span<const 
                                    Progress* progress) {
   const Model& model = opened.impl().model;
   CheckOriginal(model);
-  const Context context = MakeContext(resources);
+  const Context context = MakeContext(resources).ReducedPrecision();
   const auto turn = context.TakeTurn();
   CalibrationSet calibration;
   if (ReadsText(specs)) {

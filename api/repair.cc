@@ -136,7 +136,7 @@ struct RepairJob::Impl {
   Impl(const LanguageModel& model, const Recipe& recipe, const Resources& resources)
       : model(model),
         recipe(recipe),
-        context(MakeContext(resources)),
+        context(MakeContext(resources).ReducedPrecision()),
         text(LoadText(recipe, model.impl().model, context.device)),
         report{text.source, text.hash, text.fit_tokens, text.heldout_tokens} {
     this->recipe.mode = ModeOf(recipe, model.impl().model.weights->split(), &why);
@@ -160,7 +160,9 @@ RepairJob::RepairJob(const LanguageModel& model, const Recipe& recipe, const Res
 RepairJob::~RepairJob() = default;
 
 const CalibrationReport& RepairJob::Text() const { return impl_->report; }
-std::string RepairJob::Accounting() const { return impl_->text.Accounting(); }
+std::string RepairJob::Accounting() const {
+  return impl_->text.Accounting() + (impl_->context.products == Products::kBFloat16 ? "; products in bfloat16" : "");
+}
 Calibration RepairJob::Mode() const { return impl_->recipe.mode; }
 std::string RepairJob::WhyMode() const { return impl_->why != nullptr ? impl_->why : ""; }
 

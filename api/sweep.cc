@@ -24,11 +24,13 @@ namespace {
 
 // Everything that decides a cell beside its settings.
 std::string JournalKey(const SweepSettings& settings, const CalibrationSpec& calibration, const Model& model,
-                       const Context& context) {
+                       const Context& fitting, const Context& measuring) {
   std::string text;
   for (const int32_t token : settings.heldout.tokens) text += fmt::format("{} ", token);
-  // The file of the calibration text, which may be given by a known name.
-  if (const std::filesystem::path file = LookForText(calibration.source); !file.empty()) {
+  // The files of the calibration text, which may be given by known names.
+  for (const std::string& name : TextsIn(calibration.source)) {
+    const std::filesystem::path file = LookForText(name);
+    if (file.empty()) continue;
     std::error_code none;
     text += fmt::format("{} {} {}", file.string(), std::filesystem::file_size(file, none),
                         std::filesystem::last_write_time(file, none).time_since_epoch().count());
@@ -36,7 +38,7 @@ std::string JournalKey(const SweepSettings& settings, const CalibrationSpec& cal
   std::string key = fmt::format("{} {} {} {} {} {}x{} {} {}", Version(), model.weights->Fingerprint(),
                                 Name(model.weights->embedding.dtype), settings.device, calibration.source,
                                 calibration.samples, calibration.tokens, settings.protocol, HashHex(text));
-  if (context.products == Products::kBFloat16) key += " bfloat16";
+  key += fmt::format(" {} {}", Name(fitting.products), Name(measuring.products));
   const SuiteSettings& suites = settings.suites.impl().settings;
   if (!settings.suites.empty())
     key += fmt::format(" {} {} {} {}", suites.tasks, suites.limit, suites.shots, suites.bos);
@@ -98,7 +100,8 @@ SweepResult Sweep(const LanguageModel& model, const SweepAxes& axes, const Sweep
   const auto turn = context.TakeTurn();
   Processes& processes = *context.processes;
   ProgressOf progress(settings.progress);
-  const SweepJob job = {context, original, progress};
+  const Context fitting = context.ReducedPrecision();
+  const SweepJob job = {fitting, original, progress};
 
   SweepResult result;
   for (const Dataset* suite : suites)
@@ -116,12 +119,12 @@ SweepResult Sweep(const LanguageModel& model, const SweepAxes& axes, const Sweep
     Decoder decoder(context, original.weights, plan);
     Quality quality{WindowedPerplexity(decoder, settings.heldout.tokens, window, progress).perplexity};
     if (suites.empty()) return quality;
-    const SuiteMean accuracy = MeanAccuracy(job, plan, settings.suites.impl().bos, suites);
+    const SuiteMean accuracy = MeanAccuracy({context, original, progress}, plan, settings.suites.impl().bos, suites);
     quality.accuracy = accuracy.value;
     quality.accuracy_error = accuracy.standard_error;
     return quality;
   };
-  SweepJournal journal(settings.journal, JournalKey(settings, calibration, original, context));
+  SweepJournal journal(settings.journal, JournalKey(settings, calibration, original, fitting, context));
   processes.CheckSame("journal, which is to be in a directory of all hosts: cells", fmt::format("{}", journal.cells()));
   if (processes.first() && settings.tell) {
     for (const std::string& bad : journal.bad()) settings.tell(bad + "; its cell is computed again");

@@ -65,7 +65,7 @@ double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, 
 
 TrainBenchResult BenchTrain(const Context& machine, std::shared_ptr<const Weights> weights,
                             const TrainBenchOptions& options, int64_t rounds, Progress& progress) {
-  const Context context = TrainingContext(machine);
+  const Context context = machine.ReducedPrecision();
   const ModelConfig& config = weights->config;
   Check(options.length >= 2 && options.length <= config.max_positions,
         "sequences of {} tokens; the model's context is {}", options.length, config.max_positions);

@@ -105,6 +105,13 @@ Context Context::Alone() const {
   return context;
 }
 
+Context Context::ReducedPrecision() const {
+  Context context = *this;
+  if (products == Products::kAuto && device == Device::kCpu)
+    context.products = HasRoundedProducts(isa) ? Products::kBFloat16 : Products::kFloat32;
+  return context;
+}
+
 std::unique_lock<std::recursive_mutex> Context::TakeTurn() const {
   return gpu_turn != nullptr ? std::unique_lock(*gpu_turn) : std::unique_lock<std::recursive_mutex>();
 }

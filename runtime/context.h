@@ -64,6 +64,9 @@ struct Context {
   Context WithGpu(int64_t which) const;
   // A copy for work that this process does without the others.
   Context Alone() const;
+  // A copy with kAuto replaced by the precision that suffices where a result is a score, a sum over a text, or a
+  // gradient: kBFloat16 on a CPU that has rounded products.
+  Context ReducedPrecision() const;
   // Waits until no other thread uses a GPU through this context or a copy of it, and keeps others waiting while the
   // result lives. Its decoders, operations and solver share a stream, and a stream that is being recorded as a launch
   // graph records what any thread submits. On a CPU, the call does not wait.

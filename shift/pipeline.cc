@@ -26,8 +26,8 @@ constexpr int64_t kGateTokens = 16384;
 constexpr int64_t kGainTokens = 8192;
 
 // The settings that the sums of two runs must have in common if they are to be added.
-std::string SumsSettings(const Context& context, const TokenWeights& weighting) {
-  const char* const products = context.products == Products::kBFloat16 ? ", products in bfloat16" : "";
+std::string SumsSettings(Products precision, const TokenWeights& weighting) {
+  const char* const products = precision == Products::kBFloat16 ? ", products in bfloat16" : "";
   return weighting.uniform() ? fmt::format("independent{}", products)
                              : fmt::format("independent, token weights {}{}", Format(weighting), products);
 }
@@ -67,9 +67,12 @@ class Pipeline {
   void Load() {
     loaded_ = LoadSums(recipe_.gram.load);
     CheckModel(loaded_, job_.model);
-    if (loaded_.origin.settings != SumsSettings(job_.context, recipe_.weighting))
+    // A fit takes sums of either precision.
+    const std::string float32 = SumsSettings(Products::kFloat32, recipe_.weighting);
+    if (loaded_.origin.settings != float32 &&
+        loaded_.origin.settings != SumsSettings(Products::kBFloat16, recipe_.weighting))
       FailUsage(Field("gram.load"), "{} has sums of \"{}\", but \"{}\" is asked for", recipe_.gram.load[0].string(),
-                loaded_.origin.settings, SumsSettings(job_.context, recipe_.weighting));
+                loaded_.origin.settings, float32);
   }
 
   // True if the files of sums have the scores by which layers are selected.
@@ -178,7 +181,7 @@ class Pipeline {
     CheckMemory(job_.context, (3 * std::ssize(layers) + 1) / 2, job_.hidden(),
                 "a higher limit allows more, and several files, of some layers each, take less");
     SavedSums wanted =
-        NewSavedSums(job_, layers, SumsSettings(job_.context, recipe_.weighting), ScoresOf(result_.selection));
+        NewSavedSums(job_, layers, SumsSettings(job_.context.products, recipe_.weighting), ScoresOf(result_.selection));
     for (SiteSums& site : wanted.sums.sites) site.weighting = recipe_.weighting;
     return shiftrt::CollectIntoFile(job_, std::move(wanted), recipe_.gram.save).sums;
   }

@@ -20,18 +20,26 @@ bool ParsePositive(std::string_view text, int64_t* value) {
   return ParseNumber(text, value) && *value >= 1 && *value <= kMost;
 }
 
+// The samples that one of the texts has.
+struct TextSamples {
+  std::string name;                  // of the file, and which of its columns were read
+  std::string hash;                  // of the text
+  std::vector<int32_t> tokens = {};  // of the documents that were read
+  std::vector<int64_t> chosen = {};  // numbers of the samples in `tokens`, ascending
+};
+
 // The tokens samples are cut from: of the one document there is, or of as many documents as the samples take, in a
 // seeded order, each begun as the tokenizer begins a text and parted from the next by a blank line.
-std::vector<int32_t> Encode(const Documents& documents, const Tokenizer& tokenizer, const CalibrationSpec& spec,
-                            uint64_t seed, const std::string& name, CalibrationSet& set) {
-  const int64_t wanted = spec.samples * spec.tokens;
+std::vector<int32_t> Encode(const Documents& documents, const Tokenizer& tokenizer, int64_t wanted, uint64_t seed,
+                            const std::string& name, CalibrationSet& set) {
   std::vector<int64_t> order(documents.size());
   std::iota(order.begin(), order.end(), 0);
   Random random(seed);
   for (int64_t i = 0; i < documents.size(); ++i) std::swap(order[i], order[i + random.Below(documents.size() - i)]);
   std::vector<int32_t> tokens;
   Documents::InOrder reader(documents, std::move(order));
-  while (set.documents_used < documents.size() && std::ssize(tokens) < wanted) {
+  int64_t used = 0;
+  while (used < documents.size() && std::ssize(tokens) < wanted) {
     Documents::Document document = reader.Next();
     if (documents.size() > 1) document.text += "\n\n";
     try {
@@ -40,9 +48,11 @@ std::vector<int32_t> Encode(const Documents& documents, const Tokenizer& tokeniz
     } catch (const Error& error) {
       Fail("{}: {}", name, error.what());
     }
-    ++set.documents_used;
+    ++used;
   }
-  set.text_tokens = static_cast<int64_t>(tokens.size());
+  set.documents += documents.size();
+  set.documents_used += used;
+  set.text_tokens += static_cast<int64_t>(tokens.size());
   return tokens;
 }
 
@@ -58,13 +68,38 @@ std::vector<int64_t> Choose(int64_t wanted, int64_t available, uint64_t seed) {
   return chosen;
 }
 
+// One of so many samples is held out.
+constexpr int64_t kHeldoutPeriod = 8;
 // The last of so many samples is held out each time: of eight, or of all if there are two to seven.
-int64_t HeldoutPeriod(int64_t samples) { return std::clamp<int64_t>(samples, 2, 8); }
+int64_t HeldoutPeriod(int64_t samples) { return std::clamp<int64_t>(samples, 2, kHeldoutPeriod); }
+
+// The number of the text that a sample is of, among `texts`. They take turns, and the turns move on by one after each
+// eighth sample, which is held out, so that the held-out samples are of all texts, too.
+int64_t TextOfSample(int64_t sample, int64_t texts) {
+  return (sample % kHeldoutPeriod + sample / kHeldoutPeriod) % texts;
+}
 
 void AddSample(std::span<const int32_t> sample, int64_t batch_tokens, std::vector<Batch>& batches) {
   if (batches.empty() || batches.back().size() + static_cast<int64_t>(sample.size()) > batch_tokens)
     batches.emplace_back();
   batches.back().Add(sample);
+}
+
+// Reads one text, and chooses at most so many of its samples. Throws Error if it is shorter than one.
+TextSamples ReadSamples(const std::string& text, int64_t samples, int64_t tokens, const Tokenizer& tokenizer,
+                        uint64_t seed, CalibrationSet& set) {
+  const std::filesystem::path file = ResolveText(text);
+  const Documents documents = Documents::Read(file);
+  TextSamples read{.name = file.filename().string(), .hash = documents.hash()};
+  read.tokens = Encode(documents, tokenizer, samples * tokens, seed, file.string(), set);
+  const int64_t available = std::ssize(read.tokens) / tokens;
+  Check(available > 0, "{}: the calibration text has {} tokens, fewer than one sample of {}", file.string(),
+        read.tokens.size(), tokens);
+  read.chosen = Choose(std::min(samples, available), available, seed);
+  if (SeparatorOf(file) != 0)
+    read.name += documents.At(0).prompt > 0 ? " (its columns instruction, input and output)" : " (its column text)";
+  if (documents.cut()) read.name += fmt::format(" (its first {} MiB)", kMaxDocumentBytes >> 20);
+  return read;
 }
 
 }  // namespace
@@ -84,7 +119,7 @@ CalibrationSpec ParseCalibration(const std::string& text) {
                 text, size);
   }
   if (spec.source.empty())
-    FailUsage(Field("calibration"), "\"{}\" is not of the form NAME|FILE[:samples[xtokens]]", text);
+    FailUsage(Field("calibration"), "\"{}\" is not of the form NAME|FILE[,NAME|FILE]...[:samples[xtokens]]", text);
   return spec;
 }
 
@@ -101,29 +136,38 @@ CalibrationCounts CountCalibration(int64_t samples, int64_t tokens, int64_t batc
 
 CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
                                int64_t batch_tokens) {
-  const std::filesystem::path file = ResolveText(spec.source);
-  const Documents documents = Documents::Read(file);
-  CalibrationSet set;
-  set.hash = documents.hash();
-  set.documents = documents.size();
-  const std::vector<int32_t> tokens = Encode(documents, tokenizer, spec, seed, file.string(), set);
-  const int64_t available = set.text_tokens / spec.tokens;
-  Check(available > 0, "{}: the calibration text has {} tokens, fewer than one sample of {}", file.string(),
-        set.text_tokens, spec.tokens);
+  const std::vector<std::string> names = TextsIn(spec.source);
+  const int64_t count = std::ssize(names);
+  if (spec.samples < count)
+    FailUsage(Field("calibration"), "{} has {} texts, but there is room for {} sample{}; ask for more samples",
+              spec.source, count, spec.samples, spec.samples == 1 ? "" : "s");
+  std::vector<int64_t> order(spec.samples), wanted(count, 0), taken(count, 0);
+  for (int64_t i = 0; i < spec.samples; ++i) ++wanted[order[i] = TextOfSample(i, count)];
 
-  const int64_t count = std::min(spec.samples, available);
-  const std::vector<int64_t> chosen = Choose(count, available, seed);
-  for (int64_t i = 0; i < count; ++i) {
-    const bool heldout = (i + 1) % HeldoutPeriod(count) == 0;
-    AddSample(std::span(tokens).subspan(chosen[i] * spec.tokens, spec.tokens), batch_tokens,
-              heldout ? set.heldout : set.fit);
+  CalibrationSet set;
+  std::vector<TextSamples> texts;
+  std::vector<std::string> read, hashes;
+  for (int64_t t = 0; t < count; ++t) {
+    texts.push_back(ReadSamples(names[t], wanted[t], spec.tokens, tokenizer, seed, set));
+    read.push_back(texts.back().name);
+    hashes.push_back(texts.back().hash);
+    wanted[t] = std::ssize(texts.back().chosen);
+  }
+  set.hash = count == 1 ? hashes.front() : HashHex(fmt::format("{}", fmt::join(hashes, " ")));
+
+  // A text that is too short has its turns as long as it has samples.
+  std::erase_if(order, [&](int64_t text) { return taken[text]++ >= wanted[text]; });
+  std::ranges::fill(taken, 0);
+  const int64_t samples = std::ssize(order), period = HeldoutPeriod(samples);
+  for (int64_t i = 0; i < samples; ++i) {
+    const TextSamples& text = texts[order[i]];
+    const int64_t first = text.chosen[taken[order[i]]++] * spec.tokens;
+    const bool heldout = (i + 1) % period == 0;
+    AddSample(std::span(text.tokens).subspan(first, spec.tokens), batch_tokens, heldout ? set.heldout : set.fit);
     (heldout ? set.heldout_tokens : set.fit_tokens) += spec.tokens;
   }
-  set.source = fmt::format("{}, {} samples x {} tokens", file.filename().string(), count, spec.tokens);
-  if (SeparatorOf(file) != 0)
-    set.source += documents.At(0).prompt > 0 ? " of its columns instruction, input and output" : " of its column text";
-  if (documents.cut()) set.source += fmt::format(" of its first {} MiB", kMaxDocumentBytes >> 20);
-  if (count < spec.samples) set.source += fmt::format(" (all there is; {} asked for)", spec.samples);
+  set.source = fmt::format("{}, {} samples x {} tokens", fmt::join(read, " and "), samples, spec.tokens);
+  if (samples < spec.samples) set.source += fmt::format(" (all there is; {} asked for)", spec.samples);
   return set;
 }
 

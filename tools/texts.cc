@@ -86,10 +86,11 @@ CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& mo
   const std::string text = TextBeside(given, model.Directory(), "calibration.txt");
   CalibrationSpec spec = ParseCalibration(text.empty() ? kCalibration : text);
   if (!text.empty()) {
-    common.processes->FirstBeforeOthers([&] { return PullMissingText(spec.source, common.offline, common.quiet); });
+    PullMissingTexts(spec.source, common);
   } else if (!PullUnnamed(kCalibration, common)) {
     FailUsage(
-        "give calibration text with --calib NAME|FILE[:samples[xtokens]] (.txt, .jsonl, .json or .parquet); a few "
+        "give calibration text with --calib NAME|FILE[,...][:samples[xtokens]] (.txt, .jsonl, .json or .parquet); a "
+        "few "
         "hundred "
         "samples of general text are enough. Without --calib it is C4's validation text: `shiftrt pull --dataset {}`",
         kCalibration);

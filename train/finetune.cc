@@ -46,12 +46,6 @@ DepthPlan TeacherPlan(const Model& model) {
 
 }  // namespace
 
-Context TrainingContext(Context context) {
-  if (context.products == Products::kAuto && context.device == Device::kCpu)
-    context.products = HasRoundedProducts(context.isa) ? Products::kBFloat16 : Products::kFloat32;
-  return context;
-}
-
 TrainingSettings SettingsOf(const FinetuneJob& job) {
   const FinetuneSettings& from = job.settings;
   const Schedule& schedule = job.schedule;

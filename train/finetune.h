@@ -14,9 +14,6 @@
 
 namespace shiftrt {
 
-// The context with Products::kAuto replaced by what a training takes: kBFloat16 on a CPU that has rounded products.
-Context TrainingContext(Context context);
-
 // It holds references; its maker keeps the objects alive.
 struct FinetuneJob {
   const Context& context;

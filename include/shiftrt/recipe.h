@@ -180,11 +180,13 @@ const char* Name(Merge merge);
 
 /// Calibration text.
 struct CalibrationSpec {
-  std::string source = {};  ///< a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4"
+  /// A file (.txt, .jsonl, .json, .parquet, .csv, .tsv) or a known name such as "c4"; or several with commas between
+  /// them, "c4,alpaca", which have equally many samples.
+  std::string source = {};
   int64_t samples = 256;    ///< an eighth of them is held out
   int64_t tokens = 512;     ///< tokens of a sample; at most the positions of the model
 };
-/// \param text "FILE", "FILE:SAMPLES" or "FILE:SAMPLESxTOKENS"
+/// \param text "FILE", "FILE:SAMPLES" or "FILE:SAMPLESxTOKENS"; "FILE,FILE:SAMPLESxTOKENS" for several texts
 /// \return the text
 /// \throws UsageError for anything else
 CalibrationSpec ParseCalibration(const std::string& text);

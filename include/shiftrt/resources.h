@@ -50,8 +50,10 @@ enum class WeightType : uint8_t {
 /// bfloat16 numbers need AVX512-BF16 or AMX, and take about half the time of float32's there, or less. A GPU's products
 /// do not depend on it (docs/gpu.md).
 enum class Products : uint8_t {
-  kAuto,      ///< "auto": bfloat16 in Finetune() where the CPU has instructions for it; float32 in everything else
-  kFloat32,   ///< "float32": activations are not rounded, and weights are as stored
+  kAuto,     ///< "auto": bfloat16 where the CPU has instructions for it and the result is a score of layers, a sum over
+             ///< calibration text or a gradient (ScoreLayers(), Repair(), RunSweep()'s fits, Finetune()); otherwise
+             ///< float32
+  kFloat32,  ///< "float32": activations are not rounded, and weights are as stored
   kBFloat16,  ///< "bfloat16": activations, gradients and weights are rounded to bfloat16 before they are multiplied
 };
 /// \param products one of them

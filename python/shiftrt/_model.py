@@ -85,8 +85,8 @@ def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memo
         weights: their type in memory: "as-stored", "float32", "float16" or "bfloat16".
         check_finite: read all weights and refuse infinities and NaN.
         lora: a directory with a LoRA adapter of peft for this model, which is merged into its weights.
-        products: the precision of products on a CPU: "float32", "bfloat16" (with AVX512-BF16 or AMX), or "auto", which is bfloat16 in
-            trainings on such a CPU and float32 in everything else.
+        products: the precision of products on a CPU: "float32", "bfloat16" (with AVX512-BF16 or AMX), or "auto", which is bfloat16
+            on such a CPU where layers are scored, a repair is fitted or a model is trained, and float32 in everything else.
         progress: True shows the progress on stderr; a function receives it as (phase, done, total), and an object by its methods
             begin(phase, total), advance(count) and end().
 

@@ -45,5 +45,20 @@ TEST(Context, CoresAreThoseOfTheAffinity) {
   EXPECT_EQ(cores, 1);
 }
 
+TEST(Context, ReducedPrecisionIsThatOfTheCpuUnlessOneIsAskedFor) {
+  Context context{.threads = 1, .isa = Isa::kAvx512};
+  EXPECT_EQ(context.ReducedPrecision().products, Products::kFloat32);
+  for (const Isa isa : {Isa::kAvx512BFloat16, Isa::kAmx}) {
+    context.isa = isa;
+    context.products = Products::kAuto;
+    EXPECT_EQ(context.ReducedPrecision().products, Products::kBFloat16);
+    context.products = Products::kFloat32;
+    EXPECT_EQ(context.ReducedPrecision().products, Products::kFloat32);
+  }
+  context.products = Products::kAuto;
+  context.device = Device::kCuda;
+  EXPECT_EQ(context.ReducedPrecision().products, Products::kAuto);
+}
+
 }  // namespace
 }  // namespace shiftrt

@@ -10,6 +10,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "runtime/check.h"
@@ -278,6 +279,37 @@ TEST_F(CalibrationText, NamesFileAndLineOfBadJson) {
   EXPECT_NE(LoadError(Write("h.json", "[[[")).find("h.json"), std::string::npos);
 }
 
+// Several texts have equally many samples, in turns, and the held-out samples are of all of them.
+TEST_F(CalibrationText, SeveralTextsTakeTurns) {
+  const std::vector<std::filesystem::path> files = {
+      Write("a.txt", std::string(1000, 'a')), Write("b.txt", std::string(1000, 'b')),
+      Write("c.txt", std::string(1000, 'c')), Write("d.txt", std::string(1000, 'd'))};
+  // The number of samples of each letter.
+  const auto counts = [](const std::vector<Batch>& batches) {
+    std::map<int32_t, int64_t> counts;
+    for (const Batch& batch : batches)
+      for (int64_t s = 0; s < batch.sequences(); ++s) ++counts[batch.tokens[batch.offsets[s]]];
+    return counts;
+  };
+  for (const int64_t texts : {2, 3, 4}) {
+    std::string list = files[0].string();
+    for (int64_t t = 1; t < texts; ++t) list += "," + files[t].string();
+    const CalibrationSet set = Load({list, 96, 10}, bytes_, 0);
+    EXPECT_EQ(set.documents_used, texts);
+    const auto fit = counts(set.fit), heldout = counts(set.heldout);
+    ASSERT_EQ(std::ssize(fit), texts) << list;
+    ASSERT_EQ(std::ssize(heldout), texts) << list;
+    for (const auto& [letter, count] : fit) EXPECT_EQ(count, 84 / texts) << letter << " of " << list;
+    for (const auto& [letter, count] : heldout) EXPECT_EQ(count, 12 / texts) << letter << " of " << list;
+    EXPECT_NE(set.hash, Load({files[0].string(), 96, 10}, bytes_, 0).hash);
+  }
+  const std::string both = files[0].string() + "," + Write("short.txt", std::string(25, 'e')).string();
+  const CalibrationSet some = Load({both, 16, 10}, bytes_, 0);
+  EXPECT_EQ(some.source, "a.txt and short.txt, 10 samples x 10 tokens (all there is; 16 asked for)");
+  EXPECT_EQ(counts(some.fit)['e'] + counts(some.heldout)['e'], 2);
+  EXPECT_THROW(Load({both, 1, 10}, bytes_, 0), UsageError);
+}
+
 TEST_F(CalibrationText, RefusesEmptyAndShortText) {
   EXPECT_NE(LoadError(Write("a.txt", "")).find("a.txt: the text is empty"), std::string::npos);
   EXPECT_NE(LoadError(Write("b.txt", " \n\n")).find("empty"), std::string::npos);
@@ -293,6 +325,8 @@ TEST(CalibrationSpec, Parses) {
   EXPECT_EQ(ParseCalibration("d/a.jsonl:128").samples, 128);
   EXPECT_EQ(ParseCalibration("a.txt:128x64").tokens, 64);
   EXPECT_EQ(ParseCalibration("odd:name.txt").source, "odd:name.txt");
+  EXPECT_EQ(ParseCalibration("c4,d/b.txt:128x64").source, "c4,d/b.txt");
+  EXPECT_EQ(ParseCalibration("c4,d/b.txt:128x64").samples, 128);
   for (const char* text : {"", ":3", "a.txt:", "a.txt:0", "a.txt:x", "a.txt:3x", "a.txt:3x0", "a.txt:-3", "a.txt:many",
                            "a.txt:3x4x5", "a.txt:99999999999999999999"})
     EXPECT_THROW(ParseCalibration(text), UsageError) << text;

@@ -143,18 +143,6 @@ TEST_F(FinetuneTest, APartWithoutARateDoesNotMove) {
   }
 }
 
-TEST_F(FinetuneTest, TrainingsRoundTheirProductsWhereTheCpuCan) {
-  Context context{1, Isa::kAvx512};
-  EXPECT_EQ(TrainingContext(context).products, Products::kFloat32);
-  for (const Isa isa : {Isa::kAvx512BFloat16, Isa::kAmx}) {
-    context.isa = isa;
-    context.products = Products::kAuto;
-    EXPECT_EQ(TrainingContext(context).products, Products::kBFloat16);
-    context.products = Products::kFloat32;
-    EXPECT_EQ(TrainingContext(context).products, Products::kFloat32);
-  }
-}
-
 // The losses of the two precisions differ far less than those of two steps.
 TEST_F(FinetuneTest, RoundedProductsLearnAsFloat32Does) {
   if (!HasRoundedProducts(BestIsa())) GTEST_SKIP() << "this CPU has neither AVX512-BF16 nor AMX";
