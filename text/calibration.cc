@@ -22,9 +22,9 @@ bool ParsePositive(std::string_view text, int64_t* value) {
 
 // The samples that one of the texts has.
 struct TextSamples {
-  std::string name;                  // of the file, and which of its columns were read
-  std::string hash;                  // of the text
-  std::vector<int32_t> tokens = {};  // of the documents that were read
+  std::string name;                  // the file's, and which of its columns were read
+  std::string hash;                  // the text's hash
+  std::vector<int32_t> tokens = {};  // those of the documents that were read
   std::vector<int64_t> chosen = {};  // numbers of the samples in `tokens`, ascending
 };
 
