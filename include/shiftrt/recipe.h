@@ -183,8 +183,8 @@ struct CalibrationSpec {
   /// A file (.txt, .jsonl, .json, .parquet, .csv, .tsv) or a known name such as "c4"; or several with commas between
   /// them, "c4,alpaca", which have equally many samples.
   std::string source = {};
-  int64_t samples = 256;    ///< an eighth of them is held out
-  int64_t tokens = 512;     ///< tokens of a sample; at most the positions of the model
+  int64_t samples = 256;  ///< an eighth of them is held out
+  int64_t tokens = 512;   ///< tokens of a sample; at most the positions of the model
 };
 /// \param text "FILE", "FILE:SAMPLES" or "FILE:SAMPLESxTOKENS"; "FILE,FILE:SAMPLESxTOKENS" for several texts
 /// \return the text
