@@ -27,7 +27,22 @@ constexpr const char* kProbes[] = {
     "caf\xC3\xA9 Stra\xC3\x9F"
     "e na\xC3\xAFve \xD0\x9F\xD1\x80\xD0\xB8\xD0\xB2\xD0\xB5\xD1\x82 "
     "\xE4\xBD\xA0\xE5\xA5\xBD\xEF\xBC\x8C\xE4\xB8\x96\xE7\x95\x8C\xE3\x80\x82 \xF0\x9F\x98\x80 3.14159e-10 \r\n",
-    " leading, trailing   ", "<s> <unk> <|end|> <0x41>"};
+    "trailing   "};
+// Texts in which a SentencePiece tokenizer may put no space where the readers of GGUF files put one, with the note
+// about it.
+struct SpaceProbe {
+  const char* text;
+  const char* note;
+};
+constexpr SpaceProbe kSpaceProbes[] = {
+    {" leading",
+     "A text that begins with a space has other tokens in the file: its readers put a further space before it, and the "
+     "model's tokenizer does not (prepend_scheme of tokenizer.json), which GGUF cannot say."},
+    {"<s> <unk>text<|end|> <0x41>",
+     "Text behind a special token has other tokens in the file: its readers put a space before it, and the model's "
+     "tokenizer does not (legacy is false in tokenizer_config.json, or prepend_scheme of tokenizer.json is first), "
+     "which "
+     "GGUF cannot say."}};
 
 struct Tokens {
   std::vector<std::string> pieces;  // "" where there is none yet
@@ -100,15 +115,19 @@ void AddBpe(const WordSteps& steps, bool whole_words, const std::vector<std::str
   file.AddTexts("tokenizer.ggml.merges", merges);
 }
 
+std::vector<AddedToken> AddedTokensOf(const Json& root, const TokenizerSettings& settings, const fs::path& path) {
+  std::vector<AddedToken> added;
+  for (const Json& token : root.value("added_tokens", Json::array()))
+    added.push_back(ParseAddedToken(token, ParseTokenId(token.at("id"), path.string()), path.string()));
+  return WithTokensBeside(std::move(added), settings);
+}
+
 void ReadTokenizerFile(const fs::path& path, const TokenizerSettings& settings, Tokens& tokens, GgufWriter& file,
                        std::vector<std::string>& notes) {
   const Json root = ReadTokenizerJson(path);
   const Json& model = root.at("model");
   for (const auto& [piece, id] : model.at("vocab").items()) tokens.Set(id.get<int64_t>(), piece, kNormal);
-  std::vector<AddedToken> added;
-  for (const Json& token : root.value("added_tokens", Json::array()))
-    added.push_back(ParseAddedToken(token, ParseTokenId(token.at("id"), path.string()), path.string()));
-  tokens.SetAdded(WithTokensBeside(std::move(added), settings), notes);
+  tokens.SetAdded(AddedTokensOf(root, settings, path), notes);
   tokens.SetNamed(settings.named);
   std::vector<std::string> merges;
   for (const Json& merge : model.at("merges"))
@@ -138,25 +157,53 @@ void ReadVocabAndMerges(const TokenizerSettings& settings, Tokens& tokens, GgufW
   AddBpe({qwen ? kQwen2Pattern : kGpt2Pattern}, false, merges, vocab, file);
 }
 
-void ReadModelFile(const TokenizerSettings& settings, int64_t vocab, Tokens& tokens, GgufWriter& file,
-                   std::vector<std::string>& notes) {
-  const fs::path path = settings.directory / "tokenizer.model";
+// A tokenizer.model as the readers of GGUF files use it.
+struct ModelFile {
+  TokenizerSettings settings;
+  SentencePieceTable table;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+// Reads the tokenizer.model of the model. GGUF can say whether a space is added before a text, and its readers add that
+// space behind special tokens too. The former is found from what the model's tokenizer does, because a tokenizer.json
+// beside the file may have a setting of its own.
+ModelFile ReadModelFile(const Model& model) {
+  const fs::path path = model.directory / "tokenizer.model", json = model.directory / "tokenizer.json";
   const std::string bytes = ReadFile(path);
   Check(bytes.starts_with('\n'), "{}: tiktoken's ranks cannot be written to GGUF; give the model a tokenizer.json",
         path.string());
-  SentencePieceTable table = ReadSentencePieceTable(bytes, path.string());
-  Check(table.bpe, "{}: a unigram model, which llama.cpp's tokenizer \"llama\" is not", path.string());
+  ModelFile file = {ReadTokenizerSettings(model.directory), ReadSentencePieceTable(bytes, path.string()), nullptr};
+  Check(file.table.bpe, "{}: a unigram model, which llama.cpp's tokenizer \"llama\" is not", path.string());
+  if (Exists(json)) file.settings.added = AddedTokensOf(ReadTokenizerJson(json), file.settings, json);
+  file.settings.legacy = true;
+  const Tokenizer& own = model.RequireTokenizer();
+  for (const bool adds_space : {file.table.dummy_prefix, !file.table.dummy_prefix}) {
+    file.settings.add_prefix_space = adds_space;
+    file.tokenizer = LoadSentencePiece(file.settings, bytes, path.string());
+    if (file.tokenizer->Encode(kProbes[0]) == own.Encode(kProbes[0])) return file;
+  }
+  Fail("{}: the model's tokenizer gives other tokens for '{}' than this file, which is what GGUF holds", path.string(),
+       kProbes[0]);
+}
+
+void AddModelFile(const Model& model, int64_t vocab, Tokens& tokens, GgufWriter& file,
+                  std::vector<std::string>& notes) {
+  ModelFile source = ReadModelFile(model);
+  SentencePieceTable& table = source.table;
   for (size_t id = 0; id < table.pieces.size(); ++id)
     tokens.Set(static_cast<int64_t>(id), table.pieces[id], table.types[id]);
-  tokens.SetAdded(settings.added, notes);
+  tokens.SetAdded(source.settings.added, notes);
   table.scores.resize(std::max<size_t>(tokens.pieces.size(), vocab), -1000);  // as llama.cpp's converter does
   file.AddText("tokenizer.ggml.model", "llama");
   file.AddText("tokenizer.ggml.pre", "default");
   file.AddNumbers("tokenizer.ggml.scores", table.scores);
-  file.AddFlag("tokenizer.ggml.add_space_prefix", table.dummy_prefix);
+  file.AddFlag("tokenizer.ggml.add_space_prefix", *source.settings.add_prefix_space);
   file.AddFlag("tokenizer.ggml.remove_extra_whitespaces", table.trims_spaces);
   const auto unknown = std::find(table.types.begin(), table.types.end(), 2);
   if (unknown != table.types.end()) file.AddInteger("tokenizer.ggml.unknown_token_id", unknown - table.types.begin());
+  for (const SpaceProbe& probe : kSpaceProbes)
+    if (source.tokenizer->Encode(probe.text) != model.RequireTokenizer().Encode(probe.text))
+      notes.emplace_back(probe.note);
 }
 
 // The tokens that end a reply of the model, as GGUF can hold them.
@@ -239,7 +286,7 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   } else if (Exists(model.directory / "vocab.json") && Exists(model.directory / "merges.txt")) {
     ReadVocabAndMerges(settings, tokens, file, notes);
   } else {
-    ReadModelFile(settings, vocab, tokens, file, notes);
+    AddModelFile(model, vocab, tokens, file, notes);
   }
   tokens.Fill(vocab);
   file.AddTexts("tokenizer.ggml.tokens", tokens.pieces);
@@ -272,9 +319,15 @@ void VerifyGgufTokenizer(const Model& model, const fs::path& written) {
   Check(found->bos_token() == expected.bos_token() && found->adds_bos() == expected.adds_bos(),
         "{}: read back, the tokenizer begins a text in another way", written.string());
   VerifyEndTokens(model, written);
-  for (const char* text : kProbes)
-    Check(found->Encode(text) == expected.Encode(text), "{}: read back, the tokenizer gives other tokens for '{}'",
+  const auto check = [&](const Tokenizer& tokenizer, const char* text) {
+    Check(found->Encode(text) == tokenizer.Encode(text), "{}: read back, the tokenizer gives other tokens for '{}'",
           written.string(), text);
+  };
+  for (const char* text : kProbes) check(expected, text);
+  const bool model_file =
+      !IsGguf(model.directory) && GgufFile(written).metadata().Text("tokenizer.ggml.model") == "llama";
+  const std::unique_ptr<Tokenizer> as_read = model_file ? ReadModelFile(model).tokenizer : nullptr;
+  for (const SpaceProbe& probe : kSpaceProbes) check(model_file ? *as_read : expected, probe.text);
 }
 
 }  // namespace shiftrt

@@ -163,7 +163,7 @@ TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory) 
     return config[key].get<bool>();
   };
   settings.add_bos = flag("add_bos_token");
-  settings.add_prefix_space = flag("add_prefix_space").value_or(false);
+  settings.add_prefix_space = flag("add_prefix_space");
   settings.legacy = flag("legacy").value_or(true);
   return settings;
 }
@@ -242,7 +242,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings)
   parts.added = settings.added;
   const bool qwen = family == "Qwen2Tokenizer";
   if (qwen) parts.normalizer.AddNfc();
-  if (settings.add_prefix_space) parts.pre_tokenizer.AddPrefixSpace();
+  if (settings.add_prefix_space.value_or(false)) parts.pre_tokenizer.AddPrefixSpace();
   parts.pre_tokenizer.AddSplit(SplitPattern(qwen ? kQwen2Pattern : kGpt2Pattern, vocab), true, true);
   parts.decoder.byte_level = true;
   return std::make_unique<BpeTokenizer>(std::move(parts), settings, std::nullopt, std::nullopt, false);

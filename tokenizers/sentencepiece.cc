@@ -15,8 +15,9 @@ namespace {
 
 constexpr size_t kLongestPiece = 1024;  // bytes; the library recurses once per byte
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-// normalizer_spec { add_dummy_prefix: false }: appended to a message, it overrides an earlier value.
-constexpr std::string_view kNoDummyPrefix("\x1A\x02\x18\x00", 4);
+
+// normalizer_spec { add_dummy_prefix: `adds` }: appended to a message, it overrides an earlier value.
+std::string DummyPrefix(bool adds) { return {'\x1A', '\x02', '\x18', adds ? '\x01' : '\x00'}; }
 
 enum PieceType : uint64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
@@ -149,13 +150,15 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
       : where_(where) {
     SentencePieceFile file = ReadSentencePieceFile(bytes, where);
     const int32_t pieces = file.vocabulary.size();
-    LoadProcessor(start_, bytes, pieces, where);
+    // As in transformers, the setting beside the model takes precedence over the one in it.
+    const bool prefix = settings.add_prefix_space.value_or(file.table.dummy_prefix);
+    LoadProcessor(start_, bytes + DummyPrefix(prefix), pieces, where);
     // Without "legacy", a space is added only at the start of the whole text.
-    LoadProcessor(middle_, settings.legacy ? bytes : bytes + std::string(kNoDummyPrefix), pieces, where);
+    LoadProcessor(middle_, bytes + DummyPrefix(prefix && settings.legacy), pieces, where);
     vocabulary_ = std::move(file.vocabulary);
     decoder_.byte_fallback = true;
     decoder_.replacements = {{std::string(kSpaceMark), " "}};
-    decoder_.strip_spaces = file.table.dummy_prefix ? 1 : 0;
+    decoder_.strip_spaces = prefix ? 1 : 0;
     AddTokens(file.specials, where);
     AddTokens(settings.added, settings.directory.string());
     for (const AddedToken& token : file.specials) raw_.Add(token, token.content);

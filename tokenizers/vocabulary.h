@@ -85,8 +85,8 @@ struct TokenizerSettings {
   std::optional<std::string> bos, eos;
   int64_t bos_id = -1, eos_id = -1;  // used if only config.json names them
   std::optional<bool> add_bos;
-  bool add_prefix_space = false;
-  bool legacy = true;  // SentencePiece: a space is added before text that follows a special token
+  std::optional<bool> add_prefix_space;  // a space is added before the text; empty: the vocabulary's file says so
+  bool legacy = true;  // SentencePiece: the space is also added before text that follows a special token
 };
 
 class VocabularyTokenizer : public Tokenizer {

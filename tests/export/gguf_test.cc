@@ -209,6 +209,47 @@ TEST_F(GgufExport, TokenizersGiveTheSameIds) {
   }
 }
 
+// The settings that GGUF has come back, and there is a note about the others.
+TEST_F(GgufExport, SettingsOfSentencePieceThatGgufHasNoPlaceForAreNotes) {
+  const Model model = WithTokenizer("LlamaForCausalLM", "sentencepiece");
+  const auto write = [&](const std::string& settings) {
+    WriteText(model.directory / "tokenizer_config.json", settings);
+    fs::remove_all(out_);
+    const Model opened = OpenModel(model.directory.string());
+    return Write("gguf", opened, opened.plan);
+  };
+  const auto read = [&](const char* text) { return OpenModel(File().string()).RequireTokenizer().Encode(text); };
+  const auto tokens_of_own = [&](const char* text) { return LoadTokenizer(model.directory)->Encode(text); };
+  const auto has_space = [&] { return GgufFile(File()).metadata().Flag("tokenizer.ggml.add_space_prefix", false); };
+  EXPECT_TRUE(write(R"({"legacy": true})").empty());
+  EXPECT_TRUE(write(R"({"add_prefix_space": false})").empty());
+  EXPECT_FALSE(has_space());
+  for (const char* text : {"the keeper", "<s>the sea</s> the sea", " a"}) EXPECT_EQ(read(text), tokens_of_own(text));
+  std::vector<std::string> notes = write(R"({"legacy": false})");
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("legacy is false"), std::string::npos) << notes[0];
+  EXPECT_TRUE(has_space());
+  EXPECT_EQ(read("the keeper"), tokens_of_own("the keeper"));
+  EXPECT_NE(read("<s>the sea"), tokens_of_own("<s>the sea"));
+  // A tokenizer.json as transformers 5 saves it, with a token that tokenizer.model lacks.
+  Json root;
+  std::ifstream(TestDirectory() / "goldens/tokenizers/metaspace-json/tokenizer.json") >> root;
+  root["added_tokens"].push_back({{"id", 550}, {"content", "<|turn|>"}, {"special", true}, {"normalized", false}});
+  WriteText(model.directory / "tokenizer.json", root.dump());
+  notes = write("{}");
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_NE(notes[0].find("begins with a space"), std::string::npos) << notes[0];
+  EXPECT_EQ(read("the keeper"), tokens_of_own("the keeper"));
+  EXPECT_EQ(read("the<|turn|>"), tokens_of_own("the<|turn|>"));
+  // A tokenizer.json of another vocabulary is refused.
+  root["model"]["merges"] = Json::array();
+  WriteText(model.directory / "tokenizer.json", root.dump());
+  fs::remove_all(out_);
+  const Model other = OpenModel(model.directory.string());
+  EXPECT_NE(WriteRefusal("gguf", other, other.plan).find("than this file, which is what GGUF holds"),
+            std::string::npos);
+}
+
 TEST_F(GgufExport, EveryTokenThatEndsAReplyHasAPlaceOrANote) {
   const Model model = WithTokenizer("LlamaForCausalLM", "sentencepiece");
   const int32_t text = model.tokenizer->eos_token();

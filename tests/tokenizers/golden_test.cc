@@ -78,6 +78,36 @@ INSTANTIATE_TEST_SUITE_P(All, Golden,
                            return name;
                          });
 
+// The ids are those of transformers 5.24 (LlamaTokenizer) for the same directory.
+TEST(SentencePieceSettings, TheSpaceBeforeATextFollowsTheFileBesideTheModel) {
+  const TemporaryDirectory directory;
+  std::filesystem::copy_file(kTokenizerGoldens / "sentencepiece/tokenizer.model", directory.path() / "tokenizer.model");
+  const auto load = [&](const char* settings) {
+    WriteText(directory.path() / "tokenizer_config.json", settings);
+    return LoadTokenizer(directory.path());
+  };
+  const std::string plain = "the keeper", specials = "<s>the sea</s> the sea";
+  for (const char* settings : {R"({"add_prefix_space": false})", R"({"add_prefix_space": false, "legacy": true})",
+                               R"({"add_prefix_space": false, "legacy": false})"}) {
+    const auto tokenizer = load(settings);
+    EXPECT_EQ(tokenizer->Encode(plain), (Ids{447, 260, 441})) << settings;
+    EXPECT_EQ(tokenizer->Encode(specials), (Ids{1, 447, 260, 412, 2, 267, 412})) << settings;
+    EXPECT_EQ(tokenizer->Encode(" a  b\n c"), (Ids{263, 445, 445, 500, 467, 303})) << settings;
+    EXPECT_EQ(tokenizer->Decode(Ids{263, 445, 445, 500}), " a  b");
+  }
+  for (const char* settings : {"{}", R"({"add_prefix_space": null})", R"({"add_prefix_space": true})",
+                               R"({"add_prefix_space": true, "legacy": false})"}) {
+    const auto tokenizer = load(settings);
+    EXPECT_EQ(tokenizer->Encode(plain), (Ids{267, 441})) << settings;
+    EXPECT_EQ(tokenizer->Decode(Ids{263, 445, 445, 500}), "a  b");
+  }
+  EXPECT_EQ(load(R"({"legacy": false})")->Encode(specials), (Ids{1, 447, 260, 412, 2, 267, 412}));
+  // A model without the space in its own settings gets it from the file beside it.
+  std::ofstream(directory.path() / "tokenizer.model", std::ios::app) << std::string("\x1A\x02\x18\x00", 4);
+  EXPECT_EQ(load("{}")->Encode(plain), (Ids{447, 260, 441}));
+  EXPECT_EQ(load(R"({"add_prefix_space": true})")->Encode(plain), (Ids{267, 441}));
+}
+
 TEST(TokenizerSpecials, FollowTheFiles) {
   const auto llama3 = LoadTokenizer(kTokenizerGoldens / "llama3-json");
   EXPECT_EQ(llama3->Piece(llama3->bos_token()), "<|begin|>");
