@@ -114,7 +114,7 @@ std::unique_ptr<ChatTemplate> RequireChatTemplate(const Model& model) {
 
 std::vector<int32_t> StopTokens(const Model& model) {
   std::vector<int32_t> stop = model.weights->config.eos_tokens;
-  if (model.tokenizer != nullptr && model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
+  if (model.tokenizer && model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
   return stop;
 }
 

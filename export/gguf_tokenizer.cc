@@ -47,8 +47,14 @@ constexpr SpaceProbe kSpaceProbes[] = {
 struct Tokens {
   std::vector<std::string> pieces;  // "" where there is none yet
   std::vector<int32_t> types;
+  int64_t rows = 0;                   // the embedding has
+  std::vector<std::string> left_out;  // tokens without a row, with which llama.cpp would not load the file
 
   void Set(int64_t id, const std::string& piece, int32_t type) {
+    if (id >= rows) {
+      left_out.push_back(piece);
+      return;
+    }
     if (id >= std::ssize(pieces)) {
       pieces.resize(id + 1);
       types.resize(id + 1, kUnused);
@@ -58,6 +64,7 @@ struct Tokens {
   }
   void SetAdded(const std::vector<AddedToken>& added, std::vector<std::string>& notes) {
     for (const AddedToken& token : added) {
+      if (token.id >= rows) std::erase(left_out, token.content);  // a piece of the vocabulary, too
       Set(token.id, token.content, token.special ? kControl : kUserDefined);
       if (token.lstrip || token.rstrip)
         notes.push_back(fmt::format("Token {} takes the spaces beside it, which GGUF cannot say.", token.content));
@@ -273,6 +280,7 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   const int64_t vocab = model.weights->config.vocab;
   const TokenizerSettings settings = ReadTokenizerSettings(model.directory);
   Tokens tokens;
+  tokens.rows = vocab;
   const fs::path json = model.directory / "tokenizer.json";
   // If a tokenizer.json has no byte-level alphabet, it was converted from a SentencePiece model, and only the file of
   // that model has the scores.
@@ -288,6 +296,9 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   } else {
     AddModelFile(model, vocab, tokens, file, notes);
   }
+  if (!tokens.left_out.empty())
+    notes.push_back(fmt::format("The model's embedding has {} rows and none for the tokens {}, which are left out.",
+                                vocab, Printable(fmt::format("{}", fmt::join(tokens.left_out, ", ")))));
   tokens.Fill(vocab);
   file.AddTexts("tokenizer.ggml.tokens", tokens.pieces);
   file.AddIntegers("tokenizer.ggml.token_type", tokens.types);

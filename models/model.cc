@@ -128,18 +128,14 @@ Model OpenModel(const std::string& name, const LoadOptions& options) {
     model.weights = LoadWeights(directory, options);
     model.plan = DepthPlan::Original(model.weights->config.layers);
   }
-  if (!HasTokenizer(model.directory)) return model;
-  model.tokenizer = LoadTokenizer(model.directory);
-  Check(model.tokenizer->vocab_size() <= model.weights->config.vocab,
-        "{}: the tokenizer has {} tokens, the model's vocabulary {}: they do not belong together",
-        model.directory.string(), model.tokenizer->vocab_size(), model.weights->config.vocab);
+  if (HasTokenizer(model.directory)) model.tokenizer = {model.directory, model.weights->config.vocab};
   return model;
 }
 
 const Tokenizer& Model::RequireTokenizer() const {
-  Check(tokenizer != nullptr, "{}: text cannot be read or written without a tokenizer ({})", directory.string(),
+  Check(static_cast<bool>(tokenizer), "{}: text cannot be read or written without a tokenizer ({})", directory.string(),
         kTokenizerFiles);
-  return *tokenizer;
+  return tokenizer.Get();
 }
 
 fs::path TokenizerDirectory(const std::string& name) {

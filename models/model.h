@@ -12,7 +12,7 @@
 #include "models/lora.h"
 #include "models/plan.h"
 #include "models/weights.h"
-#include "tokenizers/tokenizer.h"
+#include "tokenizers/deferred.h"
 
 namespace shiftrt {
 
@@ -20,15 +20,15 @@ struct Model {
   std::string name;
   std::filesystem::path directory;  // the directory of the base model, or its GGUF file
   std::shared_ptr<const Weights> weights;
-  std::shared_ptr<const Tokenizer> tokenizer;  // null where the directory has none; see RequireTokenizer()
-  DepthPlan plan;                              // the saved one, or all blocks
-  std::shared_ptr<const Lora> lora;            // LoRA factors of a saved model, which are merged into the plan
-  std::optional<DepthPlan> unmerged;           // the plan without them, where they are
-  std::vector<int64_t> removed;                // layers of the original model that the saved plan lacks
-  std::optional<Provenance> provenance;        // only a saved plan has one
+  DeferredTokenizer tokenizer;           // none where the directory has none; see RequireTokenizer()
+  DepthPlan plan;                        // the saved one, or all blocks
+  std::shared_ptr<const Lora> lora;      // LoRA factors of a saved model, which are merged into the plan
+  std::optional<DepthPlan> unmerged;     // the plan without them, where they are
+  std::vector<int64_t> removed;          // layers of the original model that the saved plan lacks
+  std::optional<Provenance> provenance;  // only a saved plan has one
 
-  // The tokenizer, for code that reads or writes text. Throws Error naming the directory and the files looked for if
-  // there is none.
+  // The tokenizer, for code that reads or writes text; the first call loads it. Throws Error naming the directory and
+  // the files looked for if there is none, and as LoadTokenizer does.
   const Tokenizer& RequireTokenizer() const;
 };
 
@@ -42,9 +42,9 @@ std::filesystem::path ResolveModel(const std::string& name);
 // True if `name` means a repository of the hub that is not on this machine as a whole.
 bool IsToBePulled(const std::string& name);
 
-// Opens the weights and, where the directory has one, the tokenizer, and checks that they belong together (ids below
-// the vocabulary). For a saved directory, opens its base model, checks its fingerprint and loads the adapters and the
-// tensors of its own into `plan`, with its LoRA factors merged in the type that the weights were loaded in.
+// Opens the weights. The tokenizer of the directory, where it has one, is loaded when text is first read or written.
+// For a saved directory, opens its base model, checks its fingerprint and loads the adapters and the tensors of its own
+// into `plan`, with its LoRA factors merged in the type that the weights were loaded in.
 Model OpenModel(const std::string& name, const LoadOptions& options = {});
 
 // The directory with the tokenizer of the model that OpenModel would open. `name` may also be a directory with nothing

@@ -272,7 +272,6 @@ std::unique_ptr<Tokenizer> LoadGgufTokenizer(const GgufFile& file) {
 }
 
 std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
-  LoadGgufTokenizer(file);  // throws unless the file has a tokenizer
   const GgufMetadata& metadata = file.metadata();
   const Tokens tokens = ReadTokens(metadata);
   std::map<std::string, std::string> files;

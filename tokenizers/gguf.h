@@ -20,7 +20,8 @@ bool HasGgufTokenizer(const GgufFile& file);
 std::unique_ptr<Tokenizer> LoadGgufTokenizer(const GgufFile& file);
 
 // The files of the tokenizer for a Hugging Face directory, by name: tokenizer.json or tokenizer.model, and
-// tokenizer_config.json with the chat template. Throws Error as LoadGgufTokenizer does.
+// tokenizer_config.json with the chat template. The tokenizer is not loaded: throws Error only for what cannot be
+// converted.
 std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file);
 
 // The Jinja text of the chat template; "" if the file has none. Throws Error unless it is UTF-8.

@@ -187,7 +187,7 @@ TEST(Encoder, SpacesBeforeTheAnswerBelongToIt) {
 }
 
 TEST(Encoder, BosIsAsAskedAndNeverTwice) {
-  const Tokenizer& tokenizer = *TestModel().tokenizer;
+  const Tokenizer& tokenizer = TestModel().RequireTokenizer();
   const Prompt prompt{"the sea ", "was calm"};
   const auto tokens = [&](Bos bos, const Prompt& p) { return PromptEncoder(tokenizer, bos, 128).Encode(p, "").tokens; };
   auto never = tokens(Bos::kNever, prompt);

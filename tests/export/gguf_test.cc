@@ -177,6 +177,22 @@ TEST_F(GgufExport, RowsThatAreNotWholeBlocksAreSaid) {
   EXPECT_STREQ(GgufFile(File()).tensors().at("blk.0.ffn_up.weight").type->name, "F16");
 }
 
+// llama.cpp does not load a file with more tokens than rows.
+TEST_F(GgufExport, TokensWithoutARowAreLeftOut) {
+  const Model whole = WithTokenizer("LlamaForCausalLM", "llama3-json");
+  Json tokenizer = Json::parse(ReadFile(whole.directory / "tokenizer.json"));
+  Json more = tokenizer["added_tokens"].back();
+  more["id"] = 600;
+  more["content"] = "<more>";
+  tokenizer["added_tokens"].push_back(more);
+  WriteText(whole.directory / "tokenizer.json", tokenizer.dump());
+  const Model model = OpenModel(whole.directory.string());
+  const std::vector<std::string> notes = Write("gguf", model, model.plan);
+  ASSERT_FALSE(notes.empty());
+  EXPECT_EQ(notes.back(), "The model's embedding has 600 rows and none for the tokens <more>, which are left out.");
+  EXPECT_EQ(OpenModel(File().string()).tokenizer->vocab_size(), 600);
+}
+
 TEST_F(GgufExport, TokenizersGiveTheSameIds) {
   Json expected;
   std::ifstream(TestDirectory() / "goldens/tokenizers/expected.json") >> expected;

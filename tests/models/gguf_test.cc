@@ -271,7 +271,7 @@ TEST_F(GgufModelTest, SizesOutOfRange) {
 TEST_F(GgufModelTest, SavedPlans) {
   WriteText(Path(), GgufModel(*GoldenWeights("llama2")));
   const Model model = OpenModel(Path().string());
-  EXPECT_EQ(model.tokenizer, nullptr);
+  EXPECT_FALSE(model.tokenizer);
   const std::vector<int64_t> removed = {1};
   const DepthPlan plan = DepthPlan::Pruned(model.weights->config.layers, removed);
   for (const bool with_weights : {false, true}) {

@@ -301,13 +301,25 @@ TEST_F(Cli, TextsMayBeCompressed) {
   EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt.gz")}), 1, "heldout.txt.gz: the gzip data is truncated");
 }
 
-TEST_F(Cli, ATokenizerOfAnotherModelIsRefused) {
-  WriteModel("other", {{"vocab_size", 100}});
-  for (const char* command : {"inspect", "generate"}) {
-    std::vector<std::string> more;
-    if (command == std::string("generate")) more = {"--prompt", "the sea"};
-    EXPECT_FAILS(Command(command, more, "other"), 1, "do not belong together");
-  }
+// The tokenizer has 529 tokens. A text whose ids all have rows is run.
+TEST_F(Cli, ATextIsRefusedOnlyWhereItsTokensHaveNoRow) {
+  WriteModel("other", {{"vocab_size", 300}});
+  EXPECT_EQ(Command("inspect", {}, "other").status, 0);
+  EXPECT_EQ(Command("generate", {"--prompt", "~", "--max-tokens", "1"}, "other").status, 0);
+  EXPECT_FAILS(Command("generate", {"--prompt", "within"}, "other"), 1,
+               "but the model's embedding has 300 rows for the 529 tokens of its tokenizer");
+}
+
+TEST_F(Cli, ATokenizerThatCannotBeReadIsNeededOnlyForText) {
+  WriteModel("broken");
+  WriteText(dir_ / "broken/tokenizer.json", R"({"model": {"type": "WordLevel"}})");
+  EXPECT_EQ(Command("inspect", {}, "broken").status, 0);
+  EXPECT_EQ(Command("dump", {"--tokens", "1 2", "--logits", "--out", Path("logits.st")}, "broken").status, 0);
+  ASSERT_EQ(Command("export", {"--prune", "layers=1", "--format", "hf", "--save", Path("short")}, "broken").status, 0);
+  EXPECT_EQ(ReadFile(dir_ / "short/tokenizer.json"), ReadFile(dir_ / "broken/tokenizer.json"));
+  EXPECT_EQ(Command("inspect", {}, "short").status, 0);
+  for (const auto& [command, option] : {std::pair("generate", "--prompt"), std::pair("ppl", "--text")})
+    EXPECT_FAILS(Command(command, {option, Path("heldout.txt")}, "broken"), 1, "broken/tokenizer.json: model");
 }
 
 TEST_F(Cli, DumpHoldsEveryStateAndTheUpdatesAddUp) {
