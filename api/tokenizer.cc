@@ -28,6 +28,7 @@ std::vector<int32_t> ModelTokenizer::Encode(std::string_view text, bool bos) con
 }
 std::string ModelTokenizer::Decode(std::span<const int32_t> tokens) const { return impl_->tokenizer->Decode(tokens); }
 std::string ModelTokenizer::Piece(int32_t token) const { return std::string(impl_->tokenizer->Piece(token)); }
+std::vector<std::string> ModelTokenizer::Notes() const { return impl_->tokenizer->notes(); }
 
 std::string ModelTokenizer::RenderChat(std::string_view conversation, const std::string& name) const {
   using nlohmann::ordered_json;

@@ -23,7 +23,8 @@ PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, Bos bos, int64_t max_le
     : tokenizer_(tokenizer),
       adds_bos_(bos == Bos::kAlways || (bos == Bos::kAuto && tokenizer.adds_bos())),
       max_length_(max_length) {
-  if (adds_bos_ && tokenizer.bos_token() < 0) FailUsage(Field("bos"), "always, but the tokenizer has no BOS token");
+  if (adds_bos_ && tokenizer.prefix().empty() && tokenizer.bos_token() < 0)
+    FailUsage(Field("bos"), "always, but the tokenizer has no BOS token");
   if (Prefix() >= 0) prefix_text_ = tokenizer.Piece(Prefix());
 }
 
@@ -33,7 +34,13 @@ int32_t PromptEncoder::Prefix() const {
 
 std::vector<int32_t> PromptEncoder::EncodeText(std::string_view text) const {
   std::vector<int32_t> tokens = tokenizer_.Encode(text);
-  if (adds_bos_ && !text.starts_with(prefix_text_)) tokens.insert(tokens.begin(), tokenizer_.bos_token());
+  if (!adds_bos_ || (!prefix_text_.empty() && text.starts_with(prefix_text_))) return tokens;
+  const std::vector<int32_t>& all = tokenizer_.prefix();
+  if (all.empty()) {
+    tokens.insert(tokens.begin(), tokenizer_.bos_token());
+  } else {
+    tokens.insert(tokens.begin(), all.begin(), all.end());
+  }
   return tokens;
 }
 

@@ -269,6 +269,11 @@ void CopyTokenizer(const GgufFile& from, GgufWriter& file) {
     if (key.starts_with("tokenizer.")) file.AddCopy(key, value);
 }
 
+// GGUF can say that texts begin with BOS, and nothing else.
+bool BeginsWithBos(const Tokenizer& tokenizer) {
+  return tokenizer.prefix().size() == 1 && tokenizer.prefix()[0] == tokenizer.bos_token();
+}
+
 }  // namespace
 
 std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) {
@@ -305,7 +310,10 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   const Tokenizer& tokenizer = model.RequireTokenizer();
   if (tokenizer.bos_token() >= 0) file.AddInteger("tokenizer.ggml.bos_token_id", tokenizer.bos_token());
   AddEndTokens(model, tokens.pieces, file, notes);
-  file.AddFlag("tokenizer.ggml.add_bos_token", tokenizer.adds_bos());
+  file.AddFlag("tokenizer.ggml.add_bos_token", BeginsWithBos(tokenizer));
+  if (tokenizer.adds_bos() && !BeginsWithBos(tokenizer))
+    notes.push_back(fmt::format("Texts begin with {}, which GGUF cannot say: put these tokens before a prompt.",
+                                Printable(tokenizer.Decode(tokenizer.prefix()))));
   if (const auto found = FindChatTemplate(model.directory); found && !found->text.empty())
     file.AddText("tokenizer.chat_template", found->text);
   if (const std::vector<std::string> further = FurtherTemplates(model.directory); !further.empty())
@@ -327,7 +335,7 @@ void VerifyGgufTokenizer(const Model& model, const fs::path& written) {
     Check(found->Piece(id) == piece, "{}: read back, token {} is '{}', expected '{}'", written.string(), id,
           found->Piece(id), piece);
   }
-  Check(found->bos_token() == expected.bos_token() && found->adds_bos() == expected.adds_bos(),
+  Check(found->bos_token() == expected.bos_token() && found->adds_bos() == BeginsWithBos(expected),
         "{}: read back, the tokenizer begins a text in another way", written.string());
   VerifyEndTokens(model, written);
   const auto check = [&](const Tokenizer& tokenizer, const char* text) {

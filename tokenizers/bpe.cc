@@ -6,6 +6,7 @@
 #include <queue>
 
 #include "runtime/check.h"
+#include "runtime/printable.h"
 #include "tokenizers/load.h"
 #include "tokenizers/utf8.h"
 
@@ -94,8 +95,18 @@ BpeTokenizer::BpeTokenizer(BpeParts parts, const TokenizerSettings& settings, co
     Check(id.has_value(), "{}: token '{}' is not in the vocabulary", where_, *piece);
     return *id;
   };
-  unknown_ = find(parts.unknown);
+  if (parts.unknown) {
+    const auto unknown = vocabulary_.Find(*parts.unknown);
+    unknown_ = unknown.value_or(-1);
+    if (!unknown) missing_unknown_ = std::move(parts.unknown);
+  }
+  notes_ = std::move(parts.notes);
   SetSpecials(settings, find(bos), find(eos), adds_bos);
+  if (parts.prefix.empty()) return;
+  prefix_ = std::move(parts.prefix);
+  for (const int32_t id : prefix_)
+    Check(vocabulary_.Piece(id) != nullptr, "{}: the post_processor adds token {}, which is not in the vocabulary",
+          where_, id);
 }
 
 std::optional<BpeMerge> BpeTokenizer::FindMerge(std::string_view word, const Symbol& left, const Symbol& right) const {
@@ -124,6 +135,9 @@ void BpeTokenizer::AddUnspelt(std::string_view word, size_t begin, size_t length
       return;
     }
   }
+  if (missing_unknown_)
+    Fail("{}: '{}' has no token, and neither has the unk_token '{}'", where_, Printable(word.substr(begin, length)),
+         Printable(*missing_unknown_));
   // Without a token for the unknown, the character gives no token, as in the library `tokenizers`.
   if (unknown_ < 0) return;
   if (fuse_unknown_ && !symbols.empty() && symbols.back().id == unknown_) {

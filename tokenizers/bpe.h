@@ -37,11 +37,13 @@ struct BpeParts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   PieceDecoder decoder;
-  bool byte_level = true;      // words are written in the byte-level alphabet
-  bool byte_fallback = false;  // characters without a piece become "<0xNN>"
-  bool ignore_merges = false;  // a word that is itself a piece is encoded as that piece
-  std::optional<std::string> unknown;
+  bool byte_level = true;              // words are written in the byte-level alphabet
+  bool byte_fallback = false;          // characters without a piece become "<0xNN>"
+  bool ignore_merges = false;          // a word that is itself a piece is encoded as that piece
+  std::optional<std::string> unknown;  // one that the vocabulary lacks is an error where it is needed
   bool fuse_unknown = false;
+  std::vector<int32_t> prefix;     // put before a text, instead of BOS
+  std::vector<std::string> notes;  // Tokenizer::notes()
 };
 
 class BpeTokenizer final : public VocabularyTokenizer {
@@ -65,6 +67,7 @@ class BpeTokenizer final : public VocabularyTokenizer {
   PreTokenizer pre_tokenizer_;
   bool byte_level_, byte_fallback_, ignore_merges_, fuse_unknown_;
   int32_t unknown_ = -1;
+  std::optional<std::string> missing_unknown_;  // a token for the unknown that the vocabulary lacks
 };
 
 }  // namespace shiftrt

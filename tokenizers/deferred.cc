@@ -20,14 +20,14 @@ class TokenizerBeyondRows final : public Tokenizer {
     const auto with_row = [&](int32_t id) { return id < rows_ ? id : -1; };
     bos_ = with_row(tokenizer_->bos_token());
     eos_ = with_row(tokenizer_->eos_token());
-    adds_bos_ = tokenizer_->adds_bos();
-    if (adds_bos_ && bos_ < 0) RequireRow(tokenizer_->bos_token());
+    prefix_ = tokenizer_->prefix();
+    notes_ = tokenizer_->notes();
+    for (const int32_t id : prefix_) RequireRow(id);
   }
 
   std::vector<int32_t> Encode(std::string_view text) const override {
     std::vector<int32_t> ids = tokenizer_->Encode(text);
-    for (const int32_t id : ids)
-      if (id >= rows_) RequireRow(id);
+    for (const int32_t id : ids) RequireRow(id);
     return ids;
   }
   std::string Decode(std::span<const int32_t> ids, bool skip_special) const override {
@@ -38,11 +38,12 @@ class TokenizerBeyondRows final : public Tokenizer {
 
  private:
   void RequireRow(int32_t id) const {
-    Check(id < rows_,
-          "{}: the text has token {}, '{}', but the model's embedding has {} rows for the {} tokens of its tokenizer: "
-          "leave this token out of the text, or give the tokenizer that belongs to the model",
-          model_, id, Printable(tokenizer_->Decode(std::span(&id, 1), /*skip_special=*/false)), rows_,
-          tokenizer_->vocab_size());
+    if (id < rows_) return;
+    Fail(
+        "{}: the text has token {}, '{}', but the model's embedding has {} rows for the {} tokens of its tokenizer: "
+        "leave this token out of the text, or give the tokenizer that belongs to the model",
+        model_, id, Printable(tokenizer_->Decode(std::span(&id, 1), /*skip_special=*/false)), rows_,
+        tokenizer_->vocab_size());
   }
 
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -57,6 +58,7 @@ struct DeferredTokenizer::State {
   int64_t rows = 0;
   std::mutex mutex;  // guards `loaded`
   std::shared_ptr<const Tokenizer> loaded;
+  std::function<void(const std::string&)> tell;  // null: nobody
 };
 
 DeferredTokenizer::DeferredTokenizer(std::shared_ptr<const Tokenizer> loaded) {
@@ -73,6 +75,8 @@ DeferredTokenizer::DeferredTokenizer(std::filesystem::path model, int64_t rows) 
   state_->rows = rows;
 }
 
+void DeferredTokenizer::Hear(std::function<void(const std::string&)> tell) const { state_->tell = std::move(tell); }
+
 const Tokenizer& DeferredTokenizer::Get() const {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   if (state_->loaded == nullptr) {
@@ -80,6 +84,8 @@ const Tokenizer& DeferredTokenizer::Get() const {
     if (tokenizer->vocab_size() > state_->rows)
       tokenizer = std::make_unique<TokenizerBeyondRows>(std::move(tokenizer), state_->model.string(), state_->rows);
     state_->loaded = std::move(tokenizer);
+    if (state_->tell)
+      for (const std::string& note : state_->loaded->notes()) state_->tell(note);
   }
   return *state_->loaded;
 }

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "tokenizers/tokenizer.h"
 
@@ -30,6 +32,10 @@ class DeferredTokenizer {
   /// \return The tokenizer, which the first call loads; any number of threads may call. There must be one.
   /// \throws Error as LoadTokenizer() does, in every call.
   const Tokenizer& Get() const;
+  /// Has `tell` called with each of Tokenizer::notes() when the tokenizer is loaded. There must be one, which nobody
+  /// uses yet.
+  /// \param tell what to call
+  void Hear(std::function<void(const std::string&)> tell) const;
   /// As Get().
   const Tokenizer* operator->() const { return &Get(); }
 

@@ -35,12 +35,16 @@ enum TokenType : int64_t {
   kByteToken = 6
 };
 
+// The pre-tokenizer of files that name none.
+constexpr const char* kDefaultPre = "default";
+
 // The fields that both tokenizer models have.
 struct Tokens {
   std::vector<std::string_view> pieces;
   std::vector<int64_t> types;  // one per piece
   int64_t bos = -1, eos = -1;  // -1: none
   std::optional<bool> add_bos;
+  std::vector<std::string> notes;  // Tokenizer::notes()
 
   std::string Piece(int64_t id) const { return std::string(pieces[id]); }
 };
@@ -62,8 +66,10 @@ Tokens ReadTokens(const GgufMetadata& metadata) {
   tokens.bos = metadata.Integer(kBos, 0, count - 1, -1);
   tokens.eos = metadata.Integer(kEos, 0, count - 1, -1);
   if (metadata.Has(kAddBos)) tokens.add_bos = metadata.Flag(kAddBos, false);
-  Check(!metadata.Flag(kAddEos, false), "{}: {}: adding the end token to a text is not supported", metadata.name(),
-        kAddEos);
+  if (metadata.Flag(kAddEos, false))
+    tokens.notes.push_back(
+        fmt::format("{}: {} puts the end token behind a text, which is left out, because texts are continued.",
+                    metadata.name(), kAddEos));
   return tokens;
 }
 
@@ -87,12 +93,20 @@ const std::vector<GgufPreTokenizer>& PreTokenizers() {
       {.name = "chatglm-bpe", .pattern = kLlama3Pattern},
       {.name = "glm4", .pattern = kLlama3Pattern, .whole_words = true},
       {.name = "tekken", .pattern = kTekkenPattern, .whole_words = true, .add_bos = true},
+      {.name = "deepseek-coder",
+       .pattern = "\\p{N}",
+       .before = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"}},
+      {.name = kDefaultPre,
+       .pattern = "[0-9][0-9][0-9]",
+       .before = {"[\\p{P}\\$\\+<=>\\^~\\|]+", kGpt2Pattern, "\\p{N}+"}},
   };
   return rows;
 }
 
+// A file without the name is of llama.cpp's default, as there.
 const GgufPreTokenizer& PreTokenizerOf(const GgufMetadata& metadata) {
-  const std::string_view name = metadata.Text(kPre);
+  std::string_view name = metadata.Text(kPre, kDefaultPre);
+  if (name.empty()) name = kDefaultPre;
   std::string known;
   for (const GgufPreTokenizer& row : PreTokenizers()) {
     if (name == row.name) return row;
@@ -134,8 +148,12 @@ json BpeJson(const GgufMetadata& metadata, const Tokens& tokens) {
   };
   json steps = json::array();
   if (pre.digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  steps.push_back(
-      {{"type", "Split"}, {"pattern", {{"Regex", pre.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  const auto split = [&](const char* pattern) {
+    steps.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  };
+  for (const char* pattern : pre.before) split(pattern);
+  split(pre.pattern);
   steps.push_back(byte_level(false));
   json root = {{"version", "1.0"},
                {"truncation", nullptr},
@@ -263,6 +281,12 @@ std::unique_ptr<Tokenizer> LoadGgufTokenizer(const GgufFile& file) {
   const Tokens tokens = ReadTokens(metadata);
   TokenizerSettings settings;
   settings.directory = file.path();
+  settings.notes = tokens.notes;
+  if (!sentencepiece && metadata.Text(kPre, "").empty())
+    settings.notes.push_back(
+        fmt::format("{}: there is no {}, so that text may be split into other words than the model was trained on; as "
+                    "in llama.cpp, the pre-tokenizer is \"{}\".",
+                    file.path().string(), kPre, kDefaultPre));
   settings.add_bos = sentencepiece ? tokens.add_bos.value_or(true) : AddsBos(metadata, tokens);
   if (tokens.bos >= 0) settings.bos = tokens.Piece(tokens.bos);
   if (tokens.eos >= 0) settings.eos = tokens.Piece(tokens.eos);
@@ -301,7 +325,8 @@ std::string GgufChatTemplate(const GgufFile& file) {
 
 const GgufPreTokenizer* FindGgufPreTokenizer(std::string_view pattern, bool digits, bool whole_words) {
   for (const GgufPreTokenizer& row : PreTokenizers())
-    if (pattern == row.pattern && digits == row.digits && whole_words == row.whole_words) return &row;
+    if (row.before.empty() && pattern == row.pattern && digits == row.digits && whole_words == row.whole_words)
+      return &row;
   return nullptr;
 }
 

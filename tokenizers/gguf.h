@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/gguf.h"
 #include "tokenizers/tokenizer.h"
@@ -29,12 +30,13 @@ std::string GgufChatTemplate(const GgufFile& file);
 
 // The rules by which byte-level BPE splits text into words before it merges.
 struct GgufPreTokenizer {
-  const char* name = nullptr;     // tokenizer.ggml.pre
-  const char* pattern = nullptr;  // as tokenizers/pretokenizer.h has it
-  bool nfc = false;               // the text is normalized first
-  bool digits = false;            // digits are split off one by one before the pattern is applied
-  bool whole_words = false;       // a word that is a piece is not merged from its parts
-  bool add_bos = false;           // the start token is added, if the file does not say
+  const char* name = nullptr;            // tokenizer.ggml.pre
+  const char* pattern = nullptr;         // as tokenizers/pretokenizer.h has it
+  std::vector<const char*> before = {};  // patterns that split the text before it does
+  bool nfc = false;                      // the text is normalized first
+  bool digits = false;                   // digits are split off one by one before the pattern is applied
+  bool whole_words = false;              // a word that is a piece is not merged from its parts
+  bool add_bos = false;                  // the start token is added, if the file does not say
 };
 // The first pre-tokenizer of the table with these properties; null if there is none.
 const GgufPreTokenizer* FindGgufPreTokenizer(std::string_view pattern, bool digits, bool whole_words);

@@ -2,10 +2,13 @@
 // Reads tokenizer.json: the pipeline of the Hugging Face library, as far as Llama- and Qwen-family models use it. Any
 // other component is refused with an error that names it.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/printable.h"
 #include "tokenizers/bpe.h"
 #include "tokenizers/load.h"
 
@@ -46,6 +49,7 @@ class Reader {
   std::unique_ptr<Tokenizer> Read(const json& root) {
     Check(root.is_object(), "{}: not a JSON object", where_);
     parts_.where = where_;
+    if (const json* type = Present(root.at("model"), "type"); type && *type == "Unigram") return ReadUnigram(root);
     ReadModel(root.at("model"));
     ReadAddedTokens(root);
     for (const json& step : Flatten(Present(root, "normalizer"), "normalizers", where_)) ReadNormalizer(step);
@@ -53,7 +57,7 @@ class Reader {
     for (const json& step : Flatten(Present(root, "pre_tokenizer"), "pretokenizers", where_)) ReadPreTokenizer(step);
     ReadDecoder(root);
     ReadPostProcessor(Present(root, "post_processor"));
-    return std::make_unique<BpeTokenizer>(std::move(parts_), settings_, bos_, std::nullopt, bos_.has_value());
+    return std::make_unique<BpeTokenizer>(std::move(parts_), settings_, bos_, std::nullopt, false);
   }
 
  private:
@@ -67,8 +71,72 @@ class Reader {
     return text;
   }
 
+  // A Unigram model is made from a SentencePiece model, which encodes if it is beside the file and has the same pieces.
+  std::unique_ptr<Tokenizer> ReadUnigram(const json& root) {
+    const std::filesystem::path path = settings_.directory / "tokenizer.model";
+    Check(Exists(path), "{}: model 'Unigram' needs the tokenizer.model that it was made from: put that file beside it",
+          where_);
+    const std::string bytes = ReadFile(path);
+    const SentencePieceTable table = ReadSentencePieceTable(bytes, path.string());
+    CheckSamePieces(root.at("model").at("vocab"), table, path.string());
+    for (size_t id = 0; id < table.pieces.size(); ++id)
+      parts_.vocabulary.Add(table.pieces[id], static_cast<int64_t>(id), path.string());
+    ReadAddedTokens(root);
+    ReadPostProcessor(Present(root, "post_processor"));
+    TokenizerSettings settings = settings_;
+    settings.added = parts_.added;
+    settings.notes.insert(settings.notes.end(), parts_.notes.begin(), parts_.notes.end());
+    settings.add_bos = !parts_.prefix.empty();
+    if (settings.add_bos) settings.bos = bos_;
+    Check(parts_.prefix.size() <= 1, "{}: several tokens before a text are not supported beside a tokenizer.model",
+          where_);
+    using Prepend = PreTokenizer::Prepend;
+    const Prepend prepend = UnigramPrepend(root, settings);
+    settings.add_prefix_space = prepend != Prepend::kNever;
+    settings.legacy = prepend == Prepend::kAlways;
+    return LoadSentencePiece(settings, bytes, path.string());
+  }
+
+  void CheckSamePieces(const json& pieces, const SentencePieceTable& table, const std::string& path) {
+    Check(pieces.is_array() && pieces.size() == table.pieces.size() && !table.bpe,
+          "{}: the model is not that of {}: {} pieces here and {} there{}", where_, path, pieces.size(),
+          table.pieces.size(), table.bpe ? ", of a BPE model" : "");
+    for (size_t id = 0; id < pieces.size(); ++id) {
+      const std::string piece = pieces[id].at(0).get<std::string>();
+      const bool scored = table.types[id] == 1;  // only these scores are used
+      if (piece != table.pieces[id] || (scored && std::abs(pieces[id].at(1).get<double>() - table.scores[id]) > 1e-3))
+        Fail("{}: the model is not that of {}: token {} is {} here and '{}' with the score {} there", where_, path, id,
+             Shown(pieces[id]), Printable(table.pieces[id]), table.scores[id]);
+    }
+  }
+
+  // The space that the steps before a Unigram model put before a text. The other steps are those of the SentencePiece
+  // model.
+  PreTokenizer::Prepend UnigramPrepend(const json& root, TokenizerSettings& settings) {
+    PreTokenizer::Prepend prepend = PreTokenizer::Prepend::kNever;
+    for (const json& step : Flatten(Present(root, "normalizer"), "normalizers", where_)) {
+      const std::string type = Type(step);
+      if (type == "Prepend") {
+        prepend = PreTokenizer::Prepend::kAlways;
+      } else if (type != "Precompiled" && type != "Replace" && type != "Strip") {
+        Refuse("normalizer", type);
+      }
+    }
+    for (const json& step : Flatten(Present(root, "pre_tokenizer"), "pretokenizers", where_)) {
+      const std::string type = Type(step);
+      if (type == "Metaspace") {
+        prepend = PrependScheme(step);
+        settings.one_prefix_space = true;
+      } else {
+        Refuse("pre_tokenizer", type);
+      }
+    }
+    return prepend;
+  }
+
   void ReadModel(const json& model) {
-    if (const json* type = Present(model, "type"); type && *type != "BPE") Refuse("model", Shown(*type));
+    if (const json* type = Present(model, "type"); type && *type != "BPE")
+      Refuse("model", type->is_string() ? type->get<std::string>() : Shown(*type));
     const json no_text = "";
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
       if (const json* value = Present(model, key); value && *value != no_text && *value != 0.0)
@@ -108,12 +176,21 @@ class Reader {
 
   void ReadNormalizer(const json& step) {
     const std::string type = Type(step);
-    if (type == "NFC") {
-      parts_.normalizer.AddNfc();
+    using Form = Normalizer::Form;
+    for (const auto& [name, form] : {std::pair("NFC", Form::kNfc), std::pair("NFD", Form::kNfd),
+                                     std::pair("NFKC", Form::kNfkc), std::pair("NFKD", Form::kNfkd)})
+      if (type == name) return parts_.normalizer.AddForm(form);
+    if (type == "Lowercase") {
+      parts_.normalizer.AddLowercase();
+    } else if (type == "Strip") {
+      parts_.normalizer.AddStrip(Flag(step, "strip_left", true), Flag(step, "strip_right", true));
     } else if (type == "Prepend") {
       parts_.normalizer.AddPrepend(step.at("prepend").get<std::string>());
+      prepends_ = true;
     } else if (type == "Replace" && step.at("pattern").contains("String")) {
       parts_.normalizer.AddReplace(PatternString(step), step.at("content").get<std::string>());
+    } else if (type == "Replace") {
+      parts_.normalizer.AddReplace(SplitPattern(SplitExpression(step), where_), step.at("content").get<std::string>());
     } else {
       Refuse("normalizer", type);
     }
@@ -127,41 +204,54 @@ class Reader {
 
   void ReadPreTokenizer(const json& step) {
     const std::string type = Type(step);
-    Check(!parts_.byte_level, "{}: pre_tokenizer '{}' after ByteLevel is not supported", where_, type);
+    if (parts_.byte_level) {  // the steps behind ByteLevel see its alphabet
+      parts_.byte_level = false;
+      parts_.pre_tokenizer.AddByteAlphabet();
+    }
     if (type == "Split") {
-      ReadSplit(step);
+      AddSplit(SplitExpression(step), step.at("behavior").get<std::string>(), Flag(step, "invert", false));
     } else if (type == "Digits") {
-      const bool single = Flag(step, "individual_digits", false);
-      parts_.pre_tokenizer.AddSplit(SplitPattern(single ? "\\p{N}" : "\\p{N}+", where_), true, true);
+      AddSplit("\\p{N}", Flag(step, "individual_digits", false) ? "Isolated" : "Contiguous", false);
+    } else if (type == "Punctuation") {
+      const json* behavior = Present(step, "behavior");
+      AddSplit(kPunctuationPattern, behavior ? behavior->get<std::string>() : "Isolated", false);
+    } else if (type == "WhitespaceSplit") {
+      AddSplit("\\s", "Removed", false);
     } else if (type == "ByteLevel") {
-      parts_.byte_level = true;
+      Check(!bytes_, "{}: a second ByteLevel among the pretokenizers is not supported", where_);
+      bytes_ = parts_.byte_level = true;
       if (Flag(step, "add_prefix_space", true)) parts_.pre_tokenizer.AddPrefixSpace();
       if (Flag(step, "use_regex", true)) parts_.pre_tokenizer.AddSplit(SplitPattern(kGpt2Pattern, where_), true, true);
     } else if (type == "Metaspace") {
-      parts_.pre_tokenizer.AddMetaspace(NonEmpty(step, "replacement"), PrependScheme(step), Flag(step, "split", true));
+      const PreTokenizer::Prepend scheme = PrependScheme(step);
+      prepends_ |= scheme != PreTokenizer::Prepend::kNever;
+      parts_.pre_tokenizer.AddMetaspace(NonEmpty(step, "replacement"), scheme, Flag(step, "split", true));
     } else {
       Refuse("pre_tokenizer", type);
     }
   }
 
-  void ReadSplit(const json& step) {
+  std::string SplitExpression(const json& step) {
     const json& pattern = step.at("pattern");
+    if (pattern.contains("Regex")) return pattern["Regex"].get<std::string>();
     std::string expression;
-    if (pattern.contains("Regex")) {
-      expression = pattern["Regex"].get<std::string>();
-    } else {
-      for (const char c : PatternString(step)) {
-        if (std::ispunct(static_cast<uint8_t>(c))) expression += '\\';
-        expression += c;
-      }
+    for (const char c : PatternString(step)) {
+      if (std::ispunct(static_cast<uint8_t>(c))) expression += '\\';
+      expression += c;
     }
-    const std::string behavior = step.at("behavior").get<std::string>();
-    const bool all = behavior == "Isolated", with_next = behavior == "MergedWithNext";
-    const bool invert = Flag(step, "invert", false);
-    if (with_next || behavior == "MergedWithPrevious")
-      return parts_.pre_tokenizer.AddMergingSplit(SplitPattern(expression, where_), with_next, invert);
+    return expression;
+  }
+
+  void AddSplit(const std::string& expression, const std::string& behavior, bool invert) {
+    using Joining = PreTokenizer::Joining;
+    SplitPattern pattern(expression, where_);
+    for (const auto& [name, joining] :
+         {std::pair("MergedWithPrevious", Joining::kPrevious), std::pair("MergedWithNext", Joining::kNext),
+          std::pair("Contiguous", Joining::kAlike)})
+      if (behavior == name) return parts_.pre_tokenizer.AddMergingSplit(std::move(pattern), joining, invert);
+    const bool all = behavior == "Isolated";
     if (!all && behavior != "Removed") Refuse("Split behavior", behavior);
-    parts_.pre_tokenizer.AddSplit(SplitPattern(expression, where_), all || invert, all || !invert);
+    parts_.pre_tokenizer.AddSplit(std::move(pattern), all || invert, all || !invert);
   }
 
   PreTokenizer::Prepend PrependScheme(const json& step) {
@@ -176,7 +266,7 @@ class Reader {
 
   void ReadDecoder(const json& root) {
     const json* decoder = Present(root, "decoder");
-    Check(decoder != nullptr, "{}: a tokenizer without a decoder is not supported", where_);
+    if (decoder == nullptr) return AssumeDecoder();
     bool fused = false;
     for (const json& step : Flatten(decoder, "decoders", where_)) {
       const std::string type = Type(step);
@@ -198,34 +288,76 @@ class Reader {
         Refuse("decoder", type);
       }
     }
-    Check(parts_.decoder.byte_level == parts_.byte_level,
-          "{}: only one of the pre_tokenizer and the decoder is ByteLevel", where_);
+    Check(parts_.decoder.byte_level == bytes_, "{}: only one of the pre_tokenizer and the decoder is ByteLevel",
+          where_);
+  }
+
+  // The library gives the pieces with a space between them, which is no text; here the decoder is what undoes the steps
+  // before the model.
+  void AssumeDecoder() {
+    parts_.decoder.byte_level = bytes_;
+    parts_.decoder.byte_fallback = parts_.byte_fallback;
+    if (!bytes_) parts_.decoder.replacements.emplace_back("\u2581", " ");
+    parts_.decoder.strip_spaces = prepends_ ? 1 : 0;
+    parts_.notes.push_back(
+        fmt::format("{}: there is no decoder; text is made from tokens by undoing the pre_tokenizer.", where_));
   }
 
   void ReadPostProcessor(const json* processor) {
     for (const json& step : Flatten(processor, "processors", where_)) {
       const std::string type = Type(step);
       if (type == "TemplateProcessing") {
-        ReadTemplate(step.at("single"));
+        ReadTemplate(step);
       } else if (type != "ByteLevel") {  // ByteLevel here only trims offsets
         Refuse("post_processor", type);
       }
     }
   }
 
-  // The supported templates: the text alone, or one special token followed by the text.
-  void ReadTemplate(const json& single) {
-    const size_t count = single.size();
-    const bool with_bos = count == 2 && single[0].contains("SpecialToken");
-    Check(single.is_array() && (count == 1 || with_bos) && single[count - 1].contains("Sequence"),
-          "{}: the post_processor's template {} is not supported: only one token, before the text, can be added",
-          where_, Shown(single));
-    if (with_bos) bos_ = single[0]["SpecialToken"].at("id").get<std::string>();
+  // A template is a list of special tokens with the text among them. Tokens behind the text would end a text that is to
+  // be continued or measured as a part of a longer one.
+  void ReadTemplate(const json& step) {
+    const json& single = step.at("single");
+    const auto is_text = [](const json& part) { return part.contains("Sequence"); };
+    Check(single.is_array() && std::count_if(single.begin(), single.end(), is_text) == 1,
+          "{}: the post_processor's template {} does not have the text once", where_, Shown(single));
+    const auto text = std::find_if(single.begin(), single.end(), is_text);
+    std::vector<int32_t> before;
+    for (auto part = single.begin(); part != text; ++part)
+      for (const int32_t id : TemplateIds(step, *part)) before.push_back(id);
+    parts_.prefix.insert(parts_.prefix.begin(), before.begin(), before.end());
+    bos_.reset();
+    if (parts_.prefix.size() == 1 && before.size() == 1) bos_ = SpecialName(single[0]);
+    std::string behind;
+    for (auto part = text + 1; part != single.end(); ++part) behind += SpecialName(*part);
+    if (!behind.empty())
+      parts_.notes.push_back(
+          fmt::format("{}: the post_processor puts {} behind a text, which is left out, because texts are continued.",
+                      where_, Printable(behind)));
+  }
+
+  static std::string SpecialName(const json& part) { return part.at("SpecialToken").at("id").get<std::string>(); }
+
+  // The ids of a special token of the template, which has a list of them beside it.
+  std::vector<int32_t> TemplateIds(const json& step, const json& part) {
+    const std::string name = SpecialName(part);
+    if (const json* tokens = Present(step, "special_tokens"); tokens && tokens->contains(name)) {
+      std::vector<int32_t> ids;
+      for (const json& id : tokens->at(name).at("ids")) ids.push_back(static_cast<int32_t>(ParseTokenId(id, where_)));
+      return ids;
+    }
+    for (const AddedToken& token : parts_.added)
+      if (token.content == name) return {static_cast<int32_t>(token.id)};
+    const auto id = parts_.vocabulary.Find(name);
+    Check(id.has_value(), "{}: the post_processor adds '{}', which is not in the vocabulary", where_, Printable(name));
+    return {*id};
   }
 
   const TokenizerSettings& settings_;
   std::string where_;
   BpeParts parts_;
+  bool prepends_ = false;           // a space is put before a text
+  bool bytes_ = false;              // ByteLevel is among the pretokenizers
   std::optional<std::string> bos_;  // the token that the post_processor puts before the text
 };
 

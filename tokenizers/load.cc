@@ -241,7 +241,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings)
   ReadMerges(settings.directory / "merges.txt", parts.vocabulary, parts.merges.emplace());
   parts.added = settings.added;
   const bool qwen = family == "Qwen2Tokenizer";
-  if (qwen) parts.normalizer.AddNfc();
+  if (qwen) parts.normalizer.AddForm(Normalizer::Form::kNfc);
   if (settings.add_prefix_space.value_or(false)) parts.pre_tokenizer.AddPrefixSpace();
   parts.pre_tokenizer.AddSplit(SplitPattern(qwen ? kQwen2Pattern : kGpt2Pattern, vocab), true, true);
   parts.decoder.byte_level = true;

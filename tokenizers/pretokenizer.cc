@@ -23,21 +23,9 @@ const char* const kLlama3Pattern =
 const char* const kTekkenPattern = R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
                                    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
                                    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const char* const kPunctuationPattern = R"([\p{P}!-/:-@\[-`{-~])";
 
 namespace {
-
-std::string Nfc(std::string_view text) {
-  // Nothing below U+0300 (lead byte 0xCC) composes or decomposes under NFC.
-  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0xCC; }))
-    return std::string(text);
-  utf8proc_uint8_t* out = nullptr;
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                   static_cast<utf8proc_ssize_t>(text.size()), &out, options);
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(out, &std::free);
-  Check(length >= 0, "text cannot be normalized: {}", utf8proc_errmsg(length));
-  return std::string(reinterpret_cast<const char*>(out), static_cast<size_t>(length));
-}
 
 // Rewrites a pattern for PCRE2, one construct at a time.
 class Translator {
@@ -96,11 +84,21 @@ class Translator {
       if (rest_.starts_with("]")) Refuse(1);
     } else if (rest_.starts_with("(?")) {
       Group();
-    } else if (rest_[0] == '^' || rest_[0] == '$' || rest_.starts_with("(*") || rest_.starts_with("}+")) {
-      Refuse(2);  // anchors of lines or of the text, verbs, possessive or repeated intervals
+    } else if (rest_[0] == '^' || rest_[0] == '$') {
+      Anchor();
+    } else if (rest_.starts_with("(*") || rest_.starts_with("}+")) {
+      Refuse(2);  // verbs, possessive or repeated intervals
     } else {
       Take(1);
     }
+  }
+
+  // In Oniguruma, lines end at "\n" alone, a text may end with an empty line for $ and not for ^, and both look at the
+  // whole text.
+  void Anchor() {
+    if (rest_.size() > 1 && std::string_view("*+?{").find(rest_[1]) != std::string_view::npos) Refuse(2);
+    out_ += rest_[0] == '$' ? "(?![^\\n])" : "(?:\\A|(?<=\\n)(?!\\z))";
+    rest_.remove_prefix(1);
   }
 
   void Group() {
@@ -122,20 +120,6 @@ std::string PcreMessage(int code) {
 }
 
 }  // namespace
-
-std::string Normalizer::Apply(std::string_view text) const {
-  std::string out(text);
-  for (const Step& step : steps_) {
-    switch (step.kind) {
-      case Step::kNfc: out = Nfc(out); break;
-      case Step::kReplace: out = ReplaceWithin(text.size(), out, step.from, step.to); break;
-      case Step::kPrepend:
-        if (!out.empty()) out.insert(0, step.to);
-        break;
-    }
-  }
-  return out;
-}
 
 SplitPattern::SplitPattern(const std::string& pattern, const std::string& where) : where_(where) {
   const std::string translated = Translator(pattern, where).Run();
@@ -177,7 +161,10 @@ void PreTokenizer::RunMergingSplit(const MergingSplit& split, std::string_view t
   bool held_joins = false;
   split.pattern.Split(text, [&](std::string_view piece, bool matched) {
     const bool joins = matched != split.invert;
-    if (!held.empty() && (split.with_next ? held_joins && !joins : joins && !held_joins)) {
+    const bool together = split.joining == Joining::kAlike  ? joins == held_joins
+                          : split.joining == Joining::kNext ? held_joins && !joins
+                                                            : joins && !held_joins;
+    if (!held.empty() && together) {
       held = {held.data(), held.size() + piece.size()};
     } else {
       if (!held.empty()) next(held);
@@ -217,6 +204,8 @@ void PreTokenizer::Run(size_t step, std::string_view text, bool at_start, const 
   } else if (const auto* metaspace = std::get_if<Metaspace>(&steps_[step])) {
     RunMetaspace(*metaspace, text, at_start,
                  [&](std::string_view piece, bool first) { Run(step + 1, piece, first, sink); });
+  } else if (std::holds_alternative<ByteAlphabet>(steps_[step])) {
+    Run(step + 1, BytesToAlphabet(text), at_start, sink);
   } else {
     Run(step + 1, text.starts_with(' ') ? std::string(text) : " " + std::string(text), at_start, sink);
   }

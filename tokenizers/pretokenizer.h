@@ -18,23 +18,8 @@ extern const char* const kGpt2Pattern;
 extern const char* const kQwen2Pattern;
 extern const char* const kLlama3Pattern;
 extern const char* const kTekkenPattern;  // Mistral Nemo and later
-
-class Normalizer {
- public:
-  void AddNfc() { steps_.push_back({Step::kNfc, "", ""}); }
-  void AddPrepend(std::string prefix) { steps_.push_back({Step::kPrepend, "", std::move(prefix)}); }
-  void AddReplace(std::string from, std::string to) {
-    steps_.push_back({Step::kReplace, std::move(from), std::move(to)});
-  }
-  std::string Apply(std::string_view text) const;
-
- private:
-  struct Step {
-    enum Kind { kNfc, kPrepend, kReplace } kind;
-    std::string from, to;
-  };
-  std::vector<Step> steps_;
-};
+// Punctuation in the sense of the library `tokenizers`: Unicode's and all of ASCII that is no letter, digit or space.
+extern const char* const kPunctuationPattern;
 
 using PieceSink = std::function<void(std::string_view)>;
 
@@ -54,17 +39,59 @@ class SplitPattern {
   std::string where_;
 };
 
+class Normalizer {
+ public:
+  enum class Form { kNfc, kNfd, kNfkc, kNfkd };
+  void AddForm(Form form) { steps_.push_back(form); }
+  void AddPrepend(std::string prefix) { steps_.push_back(Prepend{std::move(prefix)}); }
+  void AddReplace(std::string from, std::string to) { steps_.push_back(Replace{std::move(from), std::move(to)}); }
+  void AddReplace(SplitPattern from, std::string to) {
+    steps_.push_back(ReplaceMatches{std::move(from), std::move(to)});
+  }
+  void AddLowercase() { steps_.push_back(Lowercase{}); }
+  void AddStrip(bool left, bool right) { steps_.push_back(Strip{left, right}); }
+  std::string Apply(std::string_view text) const;
+
+ private:
+  struct Prepend {
+    std::string prefix;
+  };
+  struct Replace {
+    std::string from, to;
+  };
+  struct ReplaceMatches {
+    SplitPattern from;
+    std::string to;
+  };
+  struct Lowercase {};
+  struct Strip {
+    bool left, right;
+  };
+
+  static std::string Run(const Form& form, std::string text, size_t size);
+  static std::string Run(const Prepend& step, std::string text, size_t size);
+  static std::string Run(const Replace& step, std::string text, size_t size);
+  static std::string Run(const ReplaceMatches& step, std::string text, size_t size);
+  static std::string Run(const Lowercase& step, std::string text, size_t size);
+  static std::string Run(const Strip& step, std::string text, size_t size);
+
+  std::vector<std::variant<Form, Prepend, Replace, ReplaceMatches, Lowercase, Strip>> steps_;
+};
+
 class PreTokenizer {
  public:
   void AddSplit(SplitPattern pattern, bool keep_matches, bool keep_rest) {
     steps_.push_back(SplitStep{std::move(pattern), keep_matches, keep_rest});
   }
-  // A split that keeps all of the text: each match belongs to the piece before it or, if `with_next`, to the piece
-  // after it. As in the library `tokenizers`, of several adjacent matches only the one beside that piece joins it, and
-  // with `invert` the text between the matches joins the matches.
-  void AddMergingSplit(SplitPattern pattern, bool with_next, bool invert) {
-    steps_.push_back(MergingSplit{std::move(pattern), with_next, invert});
+  // A split that keeps all of the text. kPrevious and kNext: each match belongs to the piece before or after it; as in
+  // the library `tokenizers`, of several adjacent matches only the one beside that piece joins it, and with `invert`
+  // the text between the matches joins the matches. kAlike: adjacent matches are one piece.
+  enum class Joining { kPrevious, kNext, kAlike };
+  void AddMergingSplit(SplitPattern pattern, Joining joining, bool invert) {
+    steps_.push_back(MergingSplit{std::move(pattern), joining, invert});
   }
+  // Writes each byte as its character of the byte-level alphabet, for the steps behind.
+  void AddByteAlphabet() { steps_.push_back(ByteAlphabet{}); }
   void AddPrefixSpace() { steps_.push_back(PrefixSpace{}); }
 
   enum class Prepend { kAlways, kFirst, kNever };
@@ -82,8 +109,10 @@ class PreTokenizer {
   };
   struct MergingSplit {
     SplitPattern pattern;
-    bool with_next, invert;
+    Joining joining;
+    bool invert;
   };
+  struct ByteAlphabet {};
   struct PrefixSpace {};
   struct Metaspace {
     std::string replacement;
@@ -96,7 +125,7 @@ class PreTokenizer {
   void RunMetaspace(const Metaspace& metaspace, std::string_view text, bool at_start,
                     const std::function<void(std::string_view, bool)>& next) const;
 
-  std::vector<std::variant<SplitStep, MergingSplit, PrefixSpace, Metaspace>> steps_;
+  std::vector<std::variant<SplitStep, MergingSplit, PrefixSpace, ByteAlphabet, Metaspace>> steps_;
 };
 
 }  // namespace shiftrt

@@ -4,6 +4,7 @@
 #include <sentencepiece_processor.h>
 
 #include <cstring>
+#include <optional>
 
 #include "runtime/check.h"
 #include "tokenizers/load.h"
@@ -155,6 +156,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     LoadProcessor(start_, bytes + DummyPrefix(prefix), pieces, where);
     // Without "legacy", a space is added only at the start of the whole text.
     LoadProcessor(middle_, bytes + DummyPrefix(prefix && settings.legacy), pieces, where);
+    if (settings.one_prefix_space) LoadProcessor(spaced_.emplace(), bytes + DummyPrefix(false), pieces, where);
     vocabulary_ = std::move(file.vocabulary);
     decoder_.byte_fallback = true;
     decoder_.replacements = {{std::string(kSpaceMark), " "}};
@@ -175,7 +177,9 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
         continue;
       }
       std::vector<int> found;
-      const auto status = (segment.text.data() == text.data() ? start_ : middle_).Encode(segment.text, &found);
+      const bool spaced = segment.text.starts_with(' ') || segment.text.starts_with(kSpaceMark);
+      const auto& processor = spaced_ && spaced ? *spaced_ : segment.text.data() == text.data() ? start_ : middle_;
+      const auto status = processor.Encode(segment.text, &found);
       Check(status.ok(), "{}: the text cannot be encoded: {}", where_, status.ToString());
       ids.insert(ids.end(), found.begin(), found.end());
     }
@@ -185,6 +189,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
  private:
   std::string where_;
   sentencepiece::SentencePieceProcessor start_, middle_;
+  std::optional<sentencepiece::SentencePieceProcessor> spaced_;  // for texts that get no second space
 };
 
 }  // namespace

@@ -26,17 +26,22 @@ class Tokenizer {
   virtual std::string Piece(int32_t id) const = 0;
   virtual int32_t vocab_size() const = 0;  // one past the highest id, added tokens included
 
-  int32_t bos_token() const { return bos_; }   // -1: none
-  int32_t eos_token() const { return eos_; }   // -1: none
-  bool adds_bos() const { return adds_bos_; }  // according to the tokenizer's config
-  // Encode(), preceded by BOS if adds_bos().
+  int32_t bos_token() const { return bos_; }  // -1: none
+  int32_t eos_token() const { return eos_; }  // -1: none
+  // The tokens that the tokenizer's files put before a text: none, BOS, or several ("[gMASK]<sop>").
+  const std::vector<int32_t>& prefix() const { return prefix_; }
+  bool adds_bos() const { return !prefix_.empty(); }
+  // Whole sentences for the user, each of which names its file: what the files say and is not done.
+  const std::vector<std::string>& notes() const { return notes_; }
+  // Encode(), preceded by prefix().
   std::vector<int32_t> EncodeWithBos(std::string_view text) const;
   // As above; errors name `file`, from which the text comes.
   std::vector<int32_t> EncodeWithBos(std::string_view text, const std::filesystem::path& file) const;
 
  protected:
   int32_t bos_ = -1, eos_ = -1;
-  bool adds_bos_ = false;
+  std::vector<int32_t> prefix_;
+  std::vector<std::string> notes_;
 };
 
 // The files of a tokenizer, for messages.

@@ -81,8 +81,29 @@ std::string ReplaceAll(std::string_view text, std::string_view from, std::string
   return Replaced(text, from, to, std::string::npos);
 }
 
+size_t TrailingSpace(std::string_view text) {
+  size_t begin = text.size();
+  while (begin > 0) {
+    size_t at = begin - 1;
+    while (at > 0 && (text[at] & 0xC0) == 0x80) --at;
+    if (!IsWhiteSpace(CodePoint(text.substr(at, begin - at)))) break;
+    begin = at;
+  }
+  return begin;
+}
+
+size_t LeadingSpace(std::string_view text) {
+  size_t end = 0;
+  while (end < text.size()) {
+    const size_t length = FirstCharacter(text.substr(end)).length;
+    if (!IsWhiteSpace(CodePoint(text.substr(end, length)))) break;
+    end += length;
+  }
+  return end;
+}
+
 std::string ReplaceWithin(size_t size, std::string_view text, std::string_view from, std::string_view to) {
-  return Replaced(text, from, to, 4096 + 16 * size);
+  return Replaced(text, from, to, MostReplaced(size));
 }
 
 std::string BytesToAlphabet(std::string_view bytes) {

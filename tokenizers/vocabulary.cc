@@ -4,35 +4,10 @@
 #include <algorithm>
 
 #include "runtime/check.h"
+#include "runtime/printable.h"
 #include "tokenizers/utf8.h"
 
 namespace shiftrt {
-
-namespace {
-
-// The position at which the trailing white space of `text` begins.
-size_t TrailingSpace(std::string_view text) {
-  size_t begin = text.size();
-  while (begin > 0) {
-    size_t at = begin - 1;
-    while (at > 0 && (text[at] & 0xC0) == 0x80) --at;
-    if (!IsWhiteSpace(CodePoint(text.substr(at, begin - at)))) break;
-    begin = at;
-  }
-  return begin;
-}
-
-size_t LeadingSpace(std::string_view text) {
-  size_t end = 0;
-  while (end < text.size()) {
-    const size_t length = FirstCharacter(text.substr(end)).length;
-    if (!IsWhiteSpace(CodePoint(text.substr(end, length)))) break;
-    end += length;
-  }
-  return end;
-}
-
-}  // namespace
 
 void Vocabulary::Add(const std::string& piece, int64_t id, const std::string& where) {
   Check(id >= 0 && id < kMaxTokenId, "{}: token id {} of '{}' is not between 0 and {}", where, id, piece,
@@ -150,17 +125,21 @@ void VocabularyTokenizer::SetSpecials(const TokenizerSettings& settings, int32_t
   const auto resolve = [&](const char* what, const std::optional<std::string>& name, int64_t id, int32_t otherwise) {
     if (name) {
       const auto found = vocabulary_.Find(*name);
-      Check(found.has_value(), "{}: {} '{}' is not in the vocabulary", where, what, *name);
-      return *found;
+      if (!found)
+        notes_.push_back(fmt::format("{}: the {} '{}' is not in the vocabulary, so that the tokenizer has none.", where,
+                                     what, Printable(*name)));
+      return found.value_or(-1);
     }
-    if (otherwise >= 0 || id < 0) return otherwise;
-    Check(id < vocabulary_.size(), "{}: {} id {} is not in the vocabulary of {}", where, what, id, vocabulary_.size());
+    if (otherwise >= 0 || id < 0 || id >= vocabulary_.size()) return otherwise;
     return static_cast<int32_t>(id);
   };
   bos_ = resolve("bos_token", settings.bos, settings.bos_id, bos);
   eos_ = resolve("eos_token", settings.eos, settings.eos_id, eos);
-  adds_bos_ = settings.add_bos.value_or(adds_bos);
-  Check(!adds_bos_ || bos_ >= 0, "{}: the tokenizer adds a BOS token but names none", where);
+  notes_.insert(notes_.end(), settings.notes.begin(), settings.notes.end());
+  if (!settings.add_bos.value_or(adds_bos)) return;
+  Check(bos_ >= 0, "{}: the tokenizer adds a BOS token, but {}", where,
+        settings.bos ? fmt::format("'{}' is not in the vocabulary", Printable(*settings.bos)) : "names none");
+  prefix_ = {bos_};
 }
 
 void CheckText(std::string_view text) {
@@ -174,7 +153,7 @@ void CheckText(std::string_view text) {
 
 std::vector<int32_t> Tokenizer::EncodeWithBos(std::string_view text) const {
   std::vector<int32_t> ids = Encode(text);
-  if (adds_bos_) ids.insert(ids.begin(), bos_);
+  ids.insert(ids.begin(), prefix_.begin(), prefix_.end());
   return ids;
 }
 

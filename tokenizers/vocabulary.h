@@ -85,6 +85,8 @@ struct TokenizerSettings {
   std::optional<std::string> bos, eos;
   int64_t bos_id = -1, eos_id = -1;  // used if only config.json names them
   std::optional<bool> add_bos;
+  bool one_prefix_space = false;         // SentencePiece: no space is added before a text that begins with one
+  std::vector<std::string> notes;        // among Tokenizer::notes()
   std::optional<bool> add_prefix_space;  // a space is added before the text; empty: the vocabulary's file says so
   bool legacy = true;  // SentencePiece: the space is also added before text that follows a special token
 };
@@ -96,7 +98,8 @@ class VocabularyTokenizer : public Tokenizer {
   int32_t vocab_size() const override { return vocabulary_.size(); }
 
  protected:
-  // Sets BOS, EOS and whether BOS is added, from the settings or, if they do not say, from the arguments.
+  // Sets BOS, EOS and whether BOS is added, from the settings or, if they do not say, from the arguments. A name that
+  // is not in the vocabulary names no token. Throws Error if BOS is to be added and there is none.
   void SetSpecials(const TokenizerSettings& settings, int32_t bos, int32_t eos, bool adds_bos);
   void AddTokens(const std::vector<AddedToken>& tokens, const std::string& where);
 

@@ -8,6 +8,7 @@
 #include "shiftrt/tokenizer.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
+#include "tools/standard_output.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -44,6 +45,7 @@ void Print(const TokenizeOptions& options, const ModelTokenizer& tokenizer, cons
 int Run(const TokenizeOptions& options) {
   PullMissingModel(options.common.model, options.common.offline, options.common.quiet);
   const ModelTokenizer tokenizer = ModelTokenizer::Open(options.common.model);
+  for (const std::string& note : tokenizer.Notes()) Tell(note);
   const std::string &chat = options.conversation,
                     text = options.file.empty() ? options.text : ReadFileText(options.file);
   try {
@@ -78,7 +80,8 @@ Command AddTokenize(CLI::App& app) {
   app.add_flag("--rendered", options->rendered, "print the text that the template makes of it, and nothing else")
       ->needs(chat);
   app.add_flag("--decode", options->decode, "convert ids to text")->excludes(chat);
-  app.add_flag("--bos", options->bos, "begin with BOS if the tokenizer's configuration asks for it")->excludes(chat);
+  app.add_flag("--bos", options->bos, "begin with the tokens that the tokenizer's configuration puts before a text")
+      ->excludes(chat);
   app.footer(
       "Examples:\n  shiftrt tokenize --model demo \"It is a truth\"\n"
       "  shiftrt tokenize --model demo --decode \"17 301 9\"\n  shiftrt tokenize --model demo --ids --text F\n"

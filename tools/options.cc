@@ -156,6 +156,8 @@ LanguageModel CommonOptions::OpenLanguageModel() const {
   settings.progress = progress.get();
   LanguageModel opened = LanguageModel::Open(model, settings);
   ReportShares(*opened.impl().model.weights, *processes, quiet);
+  const DeferredTokenizer& tokenizer = opened.impl().model.tokenizer;
+  if (tokenizer && processes->first()) tokenizer.Hear(Tell);
   const std::filesystem::path& directory = opened.Directory();
   if (lora.empty() && processes->first() && Exists(directory / kLoraConfig))
     Tell(

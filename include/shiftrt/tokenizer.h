@@ -22,7 +22,7 @@ class ModelTokenizer {
   static ModelTokenizer Open(const std::string& name);
 
   /// \param text UTF-8
-  /// \param bos begin with the beginning-of-sequence token if the tokenizer's configuration asks for it
+  /// \param bos begin with the tokens that the tokenizer's configuration puts before a text, if there are any
   /// \return token ids
   /// \throws Error for invalid UTF-8
   std::vector<int32_t> Encode(std::string_view text, bool bos = false) const;
@@ -34,6 +34,10 @@ class ModelTokenizer {
   /// \return the entry of the vocabulary: its bytes may be written in the tokenizer's own way
   /// \throws Error for an id outside the vocabulary of the tokenizer
   std::string Piece(int32_t token) const;
+
+  /// \return what the tokenizer's files say and is done in another way, such as an end token behind a text, which is
+  ///   left out: whole sentences for the user, each of which names its file
+  std::vector<std::string> Notes() const;
 
   /// Writes a conversation as the chat template of the model does. Encode() the text without `bos`.
   /// \param conversation JSON: a list of {"role": ..., "content": ...}, up to where the reply begins, or an object of

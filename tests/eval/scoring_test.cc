@@ -186,6 +186,24 @@ TEST(Encoder, SpacesBeforeTheAnswerBelongToIt) {
   }
 }
 
+// A token is a byte; two tokens stand before a text, as GLM-4's [gMASK]<sop> does.
+class TwoBefore : public Tokenizer {
+ public:
+  TwoBefore() { prefix_ = {7, 8}; }
+  std::vector<int32_t> Encode(std::string_view text) const override { return {text.begin(), text.end()}; }
+  std::string Decode(std::span<const int32_t>, bool) const override { return {}; }
+  std::string Piece(int32_t) const override { return {}; }
+  int32_t vocab_size() const override { return 256; }
+};
+
+TEST(Encoder, AllTokensThatTheTokenizerPutsBeforeATextAreAdded) {
+  const TwoBefore tokenizer;
+  const auto tokens = [&](Bos bos) { return PromptEncoder(tokenizer, bos, 128).Encode({"a", "b"}, "").tokens; };
+  EXPECT_EQ(tokens(Bos::kAuto), (std::vector<int32_t>{7, 8, 'a', 'b'}));
+  EXPECT_EQ(tokens(Bos::kAlways), tokens(Bos::kAuto));
+  EXPECT_EQ(tokens(Bos::kNever), (std::vector<int32_t>{'a', 'b'}));
+}
+
 TEST(Encoder, BosIsAsAskedAndNeverTwice) {
   const Tokenizer& tokenizer = TestModel().RequireTokenizer();
   const Prompt prompt{"the sea ", "was calm"};

@@ -193,6 +193,23 @@ TEST_F(GgufExport, TokensWithoutARowAreLeftOut) {
   EXPECT_EQ(OpenModel(File().string()).tokenizer->vocab_size(), 600);
 }
 
+TEST_F(GgufExport, TokensBeforeATextThatAreNotBosAreSaid) {
+  const Model whole = WithTokenizer("LlamaForCausalLM", "llama3-json");
+  Json tokenizer = Json::parse(ReadFile(whole.directory / "tokenizer.json"));
+  Json& single = tokenizer["post_processor"]["processors"][1]["single"];
+  Json end = single[0];
+  end["SpecialToken"]["id"] = "<|end|>";
+  single.insert(single.begin(), end);
+  WriteText(whole.directory / "tokenizer.json", tokenizer.dump());
+  const Model model = OpenModel(whole.directory.string());
+  EXPECT_EQ(model.tokenizer->prefix().size(), 2u);
+  const std::vector<std::string> notes = Write("gguf", model, model.plan);
+  ASSERT_FALSE(notes.empty());
+  EXPECT_EQ(notes.back(),
+            "Texts begin with <|end|><|begin|>, which GGUF cannot say: put these tokens before a prompt.");
+  EXPECT_FALSE(OpenModel(File().string()).tokenizer->adds_bos());
+}
+
 TEST_F(GgufExport, TokenizersGiveTheSameIds) {
   Json expected;
   std::ifstream(TestDirectory() / "goldens/tokenizers/expected.json") >> expected;

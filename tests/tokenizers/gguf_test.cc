@@ -101,6 +101,33 @@ class GgufTokenizer : public testing::Test {
   TemporaryDirectory directory_;
 };
 
+TEST_F(GgufTokenizer, AnEndTokenBehindATextIsLeftOutAndSaid) {
+  const Bpe bpe = ReadBpe("llama3-json");
+  const auto plain = Load(bpe.File("llama3")),
+             ends = Load(bpe.File("llama3").Add("tokenizer.ggml.add_eos_token", true));
+  EXPECT_EQ(ends->EncodeWithBos("the wind"), plain->EncodeWithBos("the wind"));
+  EXPECT_TRUE(plain->notes().empty());
+  ASSERT_EQ(ends->notes().size(), 1u);
+  EXPECT_NE(ends->notes()[0].find("add_eos_token puts the end token behind a text"), std::string::npos);
+}
+
+// The golden has the steps of llama.cpp's default, for the same merges.
+TEST_F(GgufTokenizer, AFileThatNamesNoPreTokenizerIsOfTheDefault) {
+  const Bpe bpe = ReadBpe("gpt2-json");
+  const json golden = ReadJson(kGoldens / "tokenizers/parts.json");
+  for (const auto& [pre, name] :
+       {std::pair("", "default"), {"default", "default"}, {"deepseek-coder", "deepseek-coder"}}) {
+    SCOPED_TRACE(pre);
+    const auto found = Load(bpe.File(pre));
+    EXPECT_EQ(found->notes().size(), *pre == 0 ? 1u : 0u);
+    for (const json& one : golden["cases"]) {
+      if (one["name"] != name) continue;
+      for (size_t i = 0; i < golden["texts"].size(); ++i)
+        EXPECT_EQ(found->Encode(golden["texts"][i].get<std::string>()), one["ids"][i].get<std::vector<int32_t>>()) << i;
+    }
+  }
+}
+
 TEST_F(GgufTokenizer, Llama3) {
   Bpe bpe = ReadBpe("llama3-json");
   const auto expected = LoadTokenizer(kGoldens / "tokenizers/llama3-json");
@@ -261,7 +288,6 @@ TEST_F(GgufTokenizer, WhatIsWrongIsNamed) {
   ExpectRefused(GgufBytes().Add("tokenizer.ggml.model", "t5"), "t5 is not supported (known: gpt2, llama)");
   ExpectRefused(good.File("viking"), "tokenizer.ggml.pre viking is not supported (known: llama-bpe");
   ExpectRefused(GgufBytes().Add("tokenizer.ggml.model", "gpt2"), "tokenizer.ggml.tokens is missing");
-  ExpectRefused(good.File("gpt-2").Add("tokenizer.ggml.add_eos_token", true), "is not supported");
   ExpectRefused(good.File("gpt-2").Add("tokenizer.ggml.bos_token_id", 1u << 30), "expected 0 to");
   Bpe bad = good;
   bad.types.pop_back();

@@ -85,18 +85,22 @@ TEST_F(HostileTokenizer, TokenizerJson) {
 }
 
 TEST_F(HostileTokenizer, Components) {
-  ExpectJsonRefused("/normalizer", {{"type", "NFKC"}}, "NFKC");
+  ExpectJsonRefused("/normalizer", {{"type", "Precompiled"}}, "Precompiled");
   ExpectJsonRefused("/pre_tokenizer", {{"type", "Whitespace"}}, "Whitespace");
   ExpectJsonRefused("/decoder", {{"type", "WordPiece"}}, "WordPiece");
-  ExpectJsonRefused("/decoder", nullptr, "decoder");
   ExpectJsonRefused("/post_processor", {{"type", "BertProcessing"}}, "BertProcessing");
   ExpectJsonRefused("/added_tokens/0/single_word", true, "single_word");
   ExpectJsonRefused("/added_tokens/0/id", 3, "is given to both");
   ExpectJsonRefused("/added_tokens/0/content", "", "empty");
   const json sequence = {{"Sequence", {{"id", "A"}}}};
-  const json special = {{"SpecialToken", {{"id", "<|end|>"}}}};
-  ExpectJsonRefused("/post_processor", {{"type", "TemplateProcessing"}, {"single", json::array({sequence, special})}},
-                    "only one token, before the text");
+  json post = {{"type", "TemplateProcessing"}, {"single", json::array({sequence, sequence})}};
+  ExpectJsonRefused("/post_processor", post, "does not have the text once");
+  post["single"][0] = {{"SpecialToken", {{"id", "<|end|>"}}}};
+  post["special_tokens"]["<|end|>"]["ids"] = {99999};
+  ExpectJsonRefused("/post_processor", post, "adds token 99999, which is not in the vocabulary");
+  const json bytes = {{"type", "ByteLevel"}};
+  ExpectJsonRefused("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array({bytes, bytes})}},
+                    "a second ByteLevel");
 }
 
 // Each component is a level of calls when text is tokenised, and may make it longer.
@@ -142,7 +146,8 @@ TEST_F(HostileTokenizer, Patterns) {
   refused("[a&&b]", "not supported");  // a set operation in Oniguruma, letters in PCRE2
   refused("[a[bc]]", "not supported");
   refused("\\p{N}{1,3}+", "'}+'");  // possessive in PCRE2
-  refused("^a", "not supported");
+  refused("$+", "not supported");
+  refused("^", "matches the empty text");
   refused("(?m:.)", "not supported");
   refused("a\\", "not supported");
   refused("(*LIMIT_MATCH=1)a", "not supported");
@@ -181,8 +186,9 @@ TEST_F(HostileTokenizer, VocabAndMerges) {
   ExpectRefused("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer"})", "BertTokenizer");
   ExpectRefused("tokenizer_config.json", R"({"tokenizer_class": 3})", "type");
   ExpectRefused("tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true})", "BOS");
-  ExpectRefused("tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|nope|>"})",
-                "<|nope|>");
+  ExpectRefused("tokenizer_config.json",
+                R"({"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": true, "bos_token": "<|nope|>"})",
+                "'<|nope|>' is not in the vocabulary");
   ExpectRefused("tokenizer_config.json",
                 R"({"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": {"x": {"content": "<y>"}}})", "'x'");
   Write("tokenizer_config.json", config);
