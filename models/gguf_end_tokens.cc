@@ -9,6 +9,7 @@ namespace shiftrt {
 namespace {
 
 constexpr int64_t kMostTokens = int64_t{1} << 31;
+constexpr int64_t kOrdinary = 1;  // tokenizer.ggml.token_type
 
 // The texts with which llama.cpp ends a reply, of whatever type the token is. Source: llama.cpp's llama-vocab.cpp.
 constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
@@ -56,10 +57,14 @@ std::vector<int64_t> GgufEndTokens(const GgufMetadata& metadata) {
     add(metadata.Integer(key, 0, kMostTokens, -1));
   if (!metadata.Has("tokenizer.ggml.tokens")) return ends;
   const std::vector<std::string_view> tokens = metadata.Texts("tokenizer.ggml.tokens");
+  std::vector<int64_t> types;
+  if (metadata.Has("tokenizer.ggml.token_type")) types = metadata.Integers("tokenizer.ggml.token_type");
   std::vector<int64_t> by_text;
   std::vector<std::string_view> texts;
   for (size_t id = 0; id < tokens.size(); ++id) {
     if (!EndsGgufReply(tokens[id])) continue;
+    // Qwen's vocabulary has the end of a struck-out text in HTML as an ordinary piece.
+    if (tokens[id] == "</s>" && id < types.size() && types[id] == kOrdinary) continue;
     by_text.push_back(static_cast<int64_t>(id));
     texts.push_back(tokens[id]);
   }

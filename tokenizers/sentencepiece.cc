@@ -82,7 +82,10 @@ class WireReader {
 
 struct SentencePieceFile {
   Vocabulary vocabulary;
-  std::vector<AddedToken> specials;  // control and unknown pieces
+  // The pieces that are split off a text before the library sees it, as in transformers and llama.cpp: control and
+  // unknown pieces, and user-defined ones, behind which text begins anew. User-defined pieces with spaces are left to
+  // the library, which finds them by their marks.
+  std::vector<AddedToken> split;
   SentencePieceTable table;
 };
 
@@ -106,7 +109,9 @@ void ReadPiece(std::string_view message, SentencePieceFile& file, const std::str
   file.table.pieces.push_back(piece);
   file.table.scores.push_back(score);
   file.table.types.push_back(static_cast<int32_t>(type));
-  if (type == kControl || type == kUnknown) file.specials.push_back({.content = piece, .id = id, .special = true});
+  const bool special = type == kControl || type == kUnknown;
+  if (special || (type == kUserDefined && piece.find(kSpaceMark) == std::string::npos))
+    file.split.push_back({.content = piece, .id = id, .special = special});
 }
 
 SentencePieceFile ReadSentencePieceFile(std::string_view bytes, const std::string& where) {
@@ -161,9 +166,9 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     decoder_.byte_fallback = true;
     decoder_.replacements = {{std::string(kSpaceMark), " "}};
     decoder_.strip_spaces = prefix ? 1 : 0;
-    AddTokens(file.specials, where);
+    AddTokens(file.split, where);
     AddTokens(settings.added, settings.directory.string());
-    for (const AddedToken& token : file.specials) raw_.Add(token, token.content);
+    for (const AddedToken& token : file.split) raw_.Add(token, token.content);
     for (const AddedToken& token : settings.added) raw_.Add(token, token.content);
     SetSpecials(settings, start_.bos_id(), start_.eos_id(), start_.bos_id() >= 0);
   }

@@ -201,11 +201,11 @@ def make_metaspace(processor):
 
 
 def sentencepiece_expected(processor):
-    """SentencePiece on the parts of a text between its control tokens, each part with its own prefix space."""
+    """SentencePiece on the parts of a text between its control and user-defined tokens, each part with its own prefix space."""
     def encode(text):
         ids = []
         while text:
-            at, token = min(((text.find(t), t) for t in ("<s>", "</s>", "<unk>") if t in text), default=(len(text), ""))
+            at, token = min(((text.find(t), t) for t in ("<s>", "</s>", "<unk>", "<extra>") if t in text), default=(len(text), ""))
             ids += processor.encode(text[:at]) + ([processor.piece_to_id(token)] if token else [])
             text = text[at + len(token):]
         return ids

@@ -297,17 +297,19 @@ TEST_F(GgufModelTest, SavedPlans) {
 TEST_F(GgufModelTest, TheTextOfATokenEndsAReplyAsInLlamaCpp) {
   const auto original = GoldenWeights("llama2");
   using Ids = std::vector<int32_t>;
+  int32_t type = 1;
   const auto ends = [&](const std::vector<std::string>& tokens, const std::map<std::string, uint32_t>& keys) {
     GgufBytes file = GgufMetadataOf(original->config);
-    file.Add("tokenizer.ggml.tokens", tokens).Add("tokenizer.ggml.token_type", std::vector<int32_t>(tokens.size(), 1));
+    file.Add("tokenizer.ggml.tokens", tokens)
+        .Add("tokenizer.ggml.token_type", std::vector<int32_t>(tokens.size(), type));
     for (const auto& [key, id] : keys) file.Add("tokenizer.ggml." + key + "_token_id", id);
     AddGgufTensors(*original, file);
     WriteText(Path(), file.Bytes());
     return LoadWeights(Path())->config.eos_tokens;
   };
-  for (const char* text : {"<|im_end|>", "<|end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "</s>",
-                           "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>",
-                           "<eos>", "<turn|>", "<|return|>", "<|call|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"}) {
+  for (const char* text : {"<|im_end|>", "<|end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
+                           "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>",
+                           "<turn|>", "<|return|>", "<|call|>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>"}) {
     EXPECT_EQ(ends({"a", text, "b"}, {{"eos", 2}}), (Ids{2, 1})) << text;
     EXPECT_EQ(ends({"a", text, "b"}, {}), Ids{1}) << text;
   }
@@ -316,6 +318,9 @@ TEST_F(GgufModelTest, TheTextOfATokenEndsAReplyAsInLlamaCpp) {
   EXPECT_EQ(ends({"a", "b"}, {{"eot", 1}}), Ids{1});
   EXPECT_EQ(ends({"a", "<|end|>", "<|return|>", "<|call|>"}, {{"eos", 2}}), (Ids{2, 3}));
   EXPECT_EQ(ends({"a", "<|end|>", "<|flush|>", "<|calls|>"}, {}), (Ids{2, 3}));
+  EXPECT_EQ(ends({"a", "</s>"}, {}), Ids());  // HTML, as in Qwen's vocabulary
+  type = 3;
+  EXPECT_EQ(ends({"a", "</s>"}, {}), Ids{1});
   EXPECT_EQ(ends({"a", "</s>", "<|tool_response>"}, {}), Ids{2});
 }
 
