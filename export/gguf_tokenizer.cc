@@ -38,7 +38,7 @@ constexpr SpaceProbe kSpaceProbes[] = {
     {" leading",
      "A text that begins with a space has other tokens in the file: its readers put a further space before it, and the "
      "model's tokenizer does not (prepend_scheme of tokenizer.json), which GGUF cannot say."},
-    {"<s> <unk>text<|end|> <0x41>",
+    {"<s>text<unk>text<|end|><0x41>",  // without spaces, which some tokens take
      "Text behind a special token has other tokens in the file: its readers put a space before it, and the model's "
      "tokenizer does not (legacy is false in tokenizer_config.json, or prepend_scheme of tokenizer.json is first), "
      "which "

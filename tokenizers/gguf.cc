@@ -263,6 +263,31 @@ std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& token
   return model.message();
 }
 
+// The special tokens that take the spaces behind them. GGUF has no flag for that; as in llama.cpp, it is known from the
+// name of the model.
+std::vector<AddedToken> StrippingTokens(const GgufMetadata& metadata, const Tokens& tokens) {
+  std::vector<AddedToken> added;
+  if (!StripsGgufSpaces(metadata)) return added;
+  for (int64_t id = 0; id < std::ssize(tokens.pieces); ++id) {
+    const std::string piece = tokens.Piece(id);
+    const bool user_defined = tokens.types[id] == kUserDefinedToken;
+    const bool special = tokens.types[id] == kControlToken || tokens.types[id] == kUnknownToken;
+    if ((special || user_defined) && piece != "<unk>" && piece != "<s>" && piece != "<|endoftext|>")
+      added.push_back({.content = piece, .id = id, .special = special, .rstrip = true});
+  }
+  return added;
+}
+
+// The same tokens as added_tokens_decoder of tokenizer_config.json.
+json AddedTokensDecoder(const std::vector<AddedToken>& added) {
+  json decoder = json::object();
+  for (const AddedToken& token : added)
+    decoder[std::to_string(token.id)] = {{"content", token.content}, {"lstrip", false},
+                                         {"normalized", false},      {"rstrip", token.rstrip},
+                                         {"single_word", false},     {"special", token.special}};
+  return decoder;
+}
+
 // True for SentencePiece, false for byte-level BPE; throws Error for a third model.
 bool IsSentencePiece(const GgufMetadata& metadata) {
   const std::string_view model = metadata.Text(kModel);
@@ -291,7 +316,10 @@ std::unique_ptr<Tokenizer> LoadGgufTokenizer(const GgufFile& file) {
   if (tokens.bos >= 0) settings.bos = tokens.Piece(tokens.bos);
   if (tokens.eos >= 0) settings.eos = tokens.Piece(tokens.eos);
   const std::string& where = metadata.name();
-  if (sentencepiece) return LoadSentencePiece(settings, SentencePieceModel(metadata, tokens), where);
+  if (sentencepiece) {
+    settings.added = StrippingTokens(metadata, tokens);
+    return LoadSentencePiece(settings, SentencePieceModel(metadata, tokens), where);
+  }
   return LoadTokenizerJson(settings, BpeJson(metadata, tokens), where);
 }
 
@@ -305,6 +333,8 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
     config = {{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", tokens.add_bos.value_or(true)}};
     // transformers takes the space before a text from this key and not from tokenizer.model.
     if (!metadata.Flag(kAddSpace, true)) config["add_prefix_space"] = false;
+    if (const auto added = StrippingTokens(metadata, tokens); !added.empty())
+      config["added_tokens_decoder"] = AddedTokensDecoder(added);
     config["unk_token"] = tokens.pieces[metadata.Integer(kUnknownId, 0, std::ssize(tokens.pieces) - 1, 0)];
   } else {
     files["tokenizer.json"] = BpeJson(metadata, tokens).dump();
@@ -315,6 +345,12 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
   if (const std::string text = GgufChatTemplate(file); !text.empty()) config["chat_template"] = text;
   files["tokenizer_config.json"] = config.dump(2) + "\n";
   return files;
+}
+
+bool StripsGgufSpaces(const GgufMetadata& metadata) {
+  std::string name(metadata.Text("general.name", ""));
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<uint8_t>(c)));
+  return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
 }
 
 std::string GgufChatTemplate(const GgufFile& file) {

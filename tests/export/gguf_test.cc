@@ -264,6 +264,10 @@ TEST_F(GgufExport, SettingsOfSentencePieceThatGgufHasNoPlaceForAreNotes) {
   EXPECT_TRUE(has_space());
   EXPECT_EQ(read("the keeper"), tokens_of_own("the keeper"));
   EXPECT_NE(read("<s>the sea"), tokens_of_own("<s>the sea"));
+  // Special tokens that take the spaces behind them, as in Phi-3.
+  notes = write(R"({"added_tokens_decoder": {"1": {"content": "<s>", "rstrip": true, "special": true}}})");
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("takes the spaces beside it"), std::string::npos) << notes[0];
   // A tokenizer.json as transformers 5 saves it, with a token that tokenizer.model lacks.
   Json root;
   std::ifstream(TestDirectory() / "goldens/tokenizers/metaspace-json/tokenizer.json") >> root;

@@ -58,6 +58,7 @@ class Case:
     def __init__(self, name, special, end, user):
         self.name, self.directory = name, tempfile.mkdtemp()
         self.texts = [text.replace("SPECIAL", special).replace("END", end).replace("USER", user) for text in TEXTS]
+        self.title = None  # general.name
         self.keys = {}  # of tokenizer.ggml
         self.pieces, self.types, self.scores = [], [], None
 
@@ -66,6 +67,8 @@ class Case:
 
     def write(self, path, tensors):
         writer = gguf.GGUFWriter(path, "llama")
+        if self.title:
+            writer.add_name(self.title)
         for key, value in {"context_length": 4096, "embedding_length": 32, "block_count": 1, "feed_forward_length": 32,
                            "attention.head_count": 1, "attention.head_count_kv": 1, "rope.dimension_count": 32,
                            "vocab_size": len(self.pieces)}.items():
@@ -183,6 +186,23 @@ def llama2():
     return sentencepiece_case("llama2", model, config, tokens, size + 8, "<|im_start|>", "<|im_end|>", "<tool_call>")
 
 
+def phi3():
+    """The special tokens of Phi-3 take the space behind them, which llama.cpp knows from the model's name."""
+    model = train(450, [], add_dummy_prefix=True)
+    size = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size()
+    stripping = [added("</s>", special=False)] + [added(content) for content in ("<|assistant|>", "<|user|>", "<|end|>")]
+    for token in stripping:
+        token["rstrip"] = True
+    tokens = {0: added("<unk>"), 1: added("<s>"), 2: stripping[0], size: added("<|endoftext|>")}
+    tokens.update({size + 1 + i: token for i, token in enumerate(stripping[1:])})
+    config = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "<|endoftext|>", "unk_token": "<unk>", "legacy": True,
+              "add_bos_token": True, "add_eos_token": False}
+    case = sentencepiece_case("phi3", model, config, tokens, size + 8, "<|user|>", "<|end|>", "<|assistant|>")
+    case.title = "Phi-3-mini-4k-instruct"
+    case.keys["eos_token_id"] = size
+    return case
+
+
 def bpe_case(name, source, pre, special, end, user, bos):
     """`source`: a tokenizer.json of the tokenizers library; `bos`: the token that is put before a text, or None."""
     case = Case(name, special, end, user)
@@ -244,7 +264,7 @@ def main():
     shutil.rmtree(OUT, ignore_errors=True)
     os.makedirs(OUT)
     expected = {}
-    for case in [gemma(), llama2(), *bpe_cases()]:
+    for case in [gemma(), llama2(), phi3(), *bpe_cases()]:
         case.write(os.path.join(OUT, case.name + ".gguf"), tensors=False)
         expected[case.name] = case.expected()
     with open(os.path.join(OUT, "expected.json"), "w") as file:

@@ -62,7 +62,7 @@ TEST_P(Converter, GivesTheIdsOfTransformers) {
   size_t same = 0;
   for (size_t i = 0; i < texts_.size(); ++i) {
     if (IsSentencePiece() && plain[i] != other[i] && !HasMark(texts_[i])) continue;
-    if (std::string_view(GetParam()) == "llama2" && HasMark(texts_[i])) continue;
+    if (IsSentencePiece() && std::string_view(GetParam()) != "gemma" && HasMark(texts_[i])) continue;
     EXPECT_EQ(tokenizer->Encode(texts_[i]), plain[i]) << "text " << i << ": '" << texts_[i] << "'";
     EXPECT_EQ(tokenizer->EncodeWithBos(texts_[i]), begun[i]) << "text " << i << ": '" << texts_[i] << "'";
     ++same;
@@ -80,7 +80,8 @@ TEST_P(Converter, DecodesWhatItEncodes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Converter, testing::Values("gemma", "llama2", "qwen2", "llama-bpe", "smollm", "gpt-2"),
+INSTANTIATE_TEST_SUITE_P(All, Converter,
+                         testing::Values("gemma", "llama2", "phi3", "qwen2", "llama-bpe", "smollm", "gpt-2"),
                          [](const auto& info) {
                            std::string name = info.param;
                            name.erase(std::remove(name.begin(), name.end(), '-'), name.end());
