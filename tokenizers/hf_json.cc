@@ -185,7 +185,7 @@ class Reader {
     } else if (type == "Strip") {
       parts_.normalizer.AddStrip(Flag(step, "strip_left", true), Flag(step, "strip_right", true));
     } else if (type == "Prepend") {
-      parts_.normalizer.AddPrepend(step.at("prepend").get<std::string>());
+      if (!IsWithoutPrefix()) parts_.normalizer.AddPrepend(step.at("prepend").get<std::string>());
       prepends_ = true;
     } else if (type == "Replace" && step.at("pattern").contains("String")) {
       parts_.normalizer.AddReplace(PatternString(step), step.at("content").get<std::string>());
@@ -254,7 +254,14 @@ class Reader {
     parts_.pre_tokenizer.AddSplit(std::move(pattern), all || invert, all || !invert);
   }
 
+  // The tokenizers of Llama follow add_prefix_space of tokenizer_config.json and not their own steps, as in
+  // transformers.
+  bool IsWithoutPrefix() const {
+    return settings_.tokenizer_class.starts_with("LlamaTokenizer") && !settings_.add_prefix_space.value_or(true);
+  }
+
   PreTokenizer::Prepend PrependScheme(const json& step) {
+    if (IsWithoutPrefix()) return PreTokenizer::Prepend::kNever;
     const bool prefix = Flag(step, "add_prefix_space", true);
     const json* scheme = Present(step, "prepend_scheme");
     const std::string name = scheme ? scheme->get<std::string>() : prefix ? "always" : "never";
@@ -283,7 +290,8 @@ class Reader {
         out.replacements.emplace_back(NonEmpty(step, "replacement"), " ");
         out.strip_spaces = PrependScheme(step) == PreTokenizer::Prepend::kNever ? 0 : 1;
       } else if (type == "Strip" && fused && step.at("content") == " " && step.at("stop") == 0) {
-        out.strip_spaces = static_cast<int>(std::clamp<int64_t>(Integer(step.at("start")), 0, 1 << 20));
+        out.strip_spaces =
+            IsWithoutPrefix() ? 0 : static_cast<int>(std::clamp<int64_t>(Integer(step.at("start")), 0, 1 << 20));
       } else {
         Refuse("decoder", type);
       }

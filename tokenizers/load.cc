@@ -127,8 +127,12 @@ std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
   if (IsGguf(directory)) return LoadGgufTokenizer(GgufFile(directory));
   const Form form = FormOf(directory);
   if (form == Form::kNone) Fail("{}: no tokenizer here ({})", directory.string(), kTokenizerFiles);
-  const TokenizerSettings settings = ReadTokenizerSettings(directory);
+  TokenizerSettings settings = ReadTokenizerSettings(directory);
   if (form == Form::kJson) return LoadTokenizerJson(settings);
+  if (settings.add_eos)
+    settings.notes.push_back(fmt::format(
+        "{}: add_eos_token puts the end token behind a text, which is left out, because texts are continued.",
+        (directory / "tokenizer_config.json").string()));
   if (form == Form::kVocabAndMerges) return LoadVocabAndMerges(settings);
   return OpenModelFile(settings);
 }
@@ -163,6 +167,7 @@ TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory) 
     return config[key].get<bool>();
   };
   settings.add_bos = flag("add_bos_token");
+  settings.add_eos = flag("add_eos_token").value_or(false);
   settings.add_prefix_space = flag("add_prefix_space");
   settings.legacy = flag("legacy").value_or(true);
   return settings;

@@ -85,6 +85,7 @@ struct TokenizerSettings {
   std::optional<std::string> bos, eos;
   int64_t bos_id = -1, eos_id = -1;  // used if only config.json names them
   std::optional<bool> add_bos;
+  bool add_eos = false;
   bool one_prefix_space = false;         // SentencePiece: no space is added before a text that begins with one
   std::vector<std::string> notes;        // among Tokenizer::notes()
   std::optional<bool> add_prefix_space;  // a space is added before the text; empty: the vocabulary's file says so

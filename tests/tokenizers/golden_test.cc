@@ -109,6 +109,40 @@ TEST(SentencePieceSettings, TheSpaceBeforeATextFollowsTheFileBesideTheModel) {
   EXPECT_EQ(load(R"({"add_prefix_space": true})")->Encode(plain), (Ids{267, 441}));
 }
 
+// The ids are those of transformers 5.24 for the same directories.
+TEST(SentencePieceSettings, TheTokenizersOfLlamaFollowThemBesideATokenizerJson) {
+  for (const char* golden : {"llama2-json", "metaspace-json"}) {
+    const TemporaryDirectory directory;
+    std::filesystem::copy_file(kTokenizerGoldens / golden / "tokenizer.json", directory.path() / "tokenizer.json");
+    const auto load = [&](const char* settings) {
+      WriteText(directory.path() / "tokenizer_config.json", settings);
+      return LoadTokenizer(directory.path());
+    };
+    for (const char* name : {"LlamaTokenizer", "LlamaTokenizerFast"}) {
+      const auto tokenizer =
+          load(fmt::format(R"({{"tokenizer_class": "{}", "add_prefix_space": false}})", name).c_str());
+      EXPECT_EQ(tokenizer->Encode("the keeper"), (Ids{447, 260, 441})) << golden;
+      EXPECT_EQ(tokenizer->Encode(" a  b\n c"), (Ids{263, 445, 445, 500, 467, 303})) << golden;
+      EXPECT_EQ(tokenizer->Decode(Ids{263, 445, 445, 500}), " a  b") << golden;
+    }
+    EXPECT_EQ(load(R"({"tokenizer_class": "LlamaTokenizer"})")->Encode("the keeper"), (Ids{267, 441})) << golden;
+    EXPECT_EQ(load(R"({"add_prefix_space": false})")->Encode("the keeper"), (Ids{267, 441})) << golden;
+  }
+}
+
+TEST(SentencePieceSettings, AnEndTokenBehindTheTextIsLeftOutWithANote) {
+  const TemporaryDirectory directory;
+  std::filesystem::copy_file(kTokenizerGoldens / "sentencepiece/tokenizer.model", directory.path() / "tokenizer.model");
+  const auto notes = [&](const char* settings) {
+    WriteText(directory.path() / "tokenizer_config.json", settings);
+    return LoadTokenizer(directory.path())->notes();
+  };
+  EXPECT_TRUE(notes(R"({"add_eos_token": false})").empty());
+  const std::vector<std::string> found = notes(R"({"add_eos_token": true})");
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_NE(found[0].find("tokenizer_config.json: add_eos_token puts the end token behind a text"), std::string::npos);
+}
+
 TEST(TokenizerSpecials, FollowTheFiles) {
   const auto llama3 = LoadTokenizer(kTokenizerGoldens / "llama3-json");
   EXPECT_EQ(llama3->Piece(llama3->bos_token()), "<|begin|>");

@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<int32_t>;
 
-json ReadJson(const std::filesystem::path& path) {
+json ReadPartsGolden(const std::filesystem::path& path) {
   json value;
   std::ifstream(path) >> value;
   return value;
@@ -33,7 +33,7 @@ class TokenizerParts : public testing::Test {
     const auto from = kTokenizerGoldens / base, to = directory_.path() / base;
     std::filesystem::remove_all(to);
     std::filesystem::copy(from, to);
-    json root = ReadJson(from / "tokenizer.json");
+    json root = ReadPartsGolden(from / "tokenizer.json");
     if (!parts.is_null()) root.update(parts);
     WriteText(to / "tokenizer.json", root.dump());
     if (!config.empty()) WriteText(to / "tokenizer_config.json", config.dump());
@@ -52,7 +52,7 @@ class TokenizerParts : public testing::Test {
 };
 
 TEST_F(TokenizerParts, GiveTheIdsOfTheLibrary) {
-  const json golden = ReadJson(kTokenizerGoldens / "parts.json");
+  const json golden = ReadPartsGolden(kTokenizerGoldens / "parts.json");
   const std::vector<std::string> texts = golden["texts"];
   ASSERT_GT(golden["cases"].size(), 25u);
   for (const json& one : golden["cases"]) {
@@ -154,7 +154,7 @@ TEST_F(TokenizerParts, WithoutADecoderTextComesBack) {
 }
 
 TEST_F(TokenizerParts, AUnigramModelIsReadFromTheFileThatItWasMadeFrom) {
-  json root = ReadJson(kTokenizerGoldens / "unigram/tokenizer.json");
+  json root = ReadPartsGolden(kTokenizerGoldens / "unigram/tokenizer.json");
   root["model"]["vocab"][200][0] = "another";
   EXPECT_NE(LoadError("unigram", root).find("token 200 is [\"another\""), std::string::npos);
   root["model"]["vocab"].erase(200);
