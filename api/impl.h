@@ -9,6 +9,7 @@
 #include "include/shiftrt/resources.h"
 #include "models/model.h"
 #include "runtime/context.h"
+#include "runtime/linalg/large.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
@@ -39,7 +40,7 @@ Model OpenModel(const std::string& name, const OpenSettings& settings);
 // A caller's progress interface, which may be null. Everything that goes through it can be interrupted.
 class ProgressOf : public Progress {
  public:
-  explicit ProgressOf(Progress* callers) : callers_(callers) {}
+  explicit ProgressOf(Progress* callers) : callers_(callers), solves_(*this) {}
   void Begin(std::string_view phase, int64_t total) override {
     if (callers_ != nullptr) callers_->Begin(phase, total);
   }
@@ -47,12 +48,16 @@ class ProgressOf : public Progress {
     CheckInterrupted();
     if (callers_ != nullptr) callers_->Advance(count);
   }
+  void Within(std::string_view what, double share) override {
+    if (callers_ != nullptr) callers_->Within(what, share);
+  }
   void End() override {
     if (callers_ != nullptr) callers_->End();
   }
 
  private:
   Progress* callers_;
+  linalg::ReportsSolves solves_;
 };
 
 }  // namespace shiftrt

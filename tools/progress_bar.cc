@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -16,6 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr double kPatience = 1.0;  // seconds before anything is shown
 constexpr double kRedraw = 0.1;    // seconds between two pictures
+constexpr double kLong = 5.0;      // seconds from which a computation within a phase is shown
 constexpr int kWidth = 30;
 
 }  // namespace
@@ -59,6 +61,32 @@ void ProgressBar::Advance(int64_t count) {
                fmt::format("{} {}  {:.3g}/s  {} left", phase_, Bar(share), static_cast<double>(done_) / elapsed,
                            Duration(elapsed / share - elapsed))
                    .c_str());
+}
+
+void ProgressBar::Within(std::string_view what, double share) {
+  Advance(0);
+  if (share <= 0) {
+    within_start_ = Clock::now();
+    within_shown_ = false;
+    return;
+  }
+  const double elapsed = SecondsSince(within_start_), least = std::min(kLong, line_seconds_);
+  if (elapsed < least || (share >= 1 && !within_shown_)) return;
+  const std::string name = fmt::format("{}: {}", phase_, what);
+  if (share >= 1) {
+    if (!terminal_) std::fprintf(stderr, "%s\n", fmt::format("{}: {}", name, Duration(elapsed)).c_str());
+    return;
+  }
+  const double left = elapsed / share - elapsed;
+  if (terminal_) {
+    std::fprintf(stderr, "\r\033[K%s", fmt::format("{} {}  {} left", name, Bar(share), Duration(left)).c_str());
+  } else if (!within_shown_ || SecondsSince(drawn_) >= line_seconds_) {
+    std::fprintf(stderr, "%s\n", fmt::format("{}: {:.0f}%, {} left", name, 100 * share, Duration(left)).c_str());
+  } else {
+    return;
+  }
+  within_shown_ = true;
+  drawn_ = Clock::now();
 }
 
 void ProgressBar::End() {

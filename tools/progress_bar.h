@@ -15,6 +15,7 @@ std::string Bar(double share);
 // "1:05" of seconds.
 std::string Duration(double seconds);
 
+// A computation within a phase is shown once it has run for a few seconds, which is when its end can be estimated.
 // Shows nothing for phases that end within a second. Advance() throws Interrupted after Ctrl-C. Begin() flushes
 // standard output, so that a file or a batch system shows the results of the phases before while this one runs.
 class ProgressBar : public Progress {
@@ -23,6 +24,7 @@ class ProgressBar : public Progress {
   explicit ProgressBar(double line_seconds = 60);
   void Begin(std::string_view phase, int64_t total) override;
   void Advance(int64_t count) override;
+  void Within(std::string_view what, double share) override;
   void End() override;
 
  private:
@@ -32,7 +34,8 @@ class ProgressBar : public Progress {
   double line_seconds_;
   std::string phase_;
   int64_t total_ = 0, done_ = 0;
-  std::chrono::steady_clock::time_point start_, drawn_;
+  std::chrono::steady_clock::time_point start_, drawn_, within_start_;
+  bool within_shown_ = false;
 };
 
 }  // namespace shiftrt

@@ -20,6 +20,11 @@ class Progress {
   /// More of the phase is done.
   /// \param count units of work since the last report
   virtual void Advance(int64_t count) = 0;
+  /// A single computation within the phase takes long, such as the solution of a large linear system. Called at its
+  /// begin, between its parts and at its end. Unless it is overridden, it calls Advance(0).
+  /// \param what what is computed, for people
+  /// \param share how much of it is done: 0 at its begin, 1 at its end
+  virtual void Within(std::string_view /*what*/, double /*share*/) { Advance(0); }
   /// The phase has ended.
   virtual void End() = 0;
 };

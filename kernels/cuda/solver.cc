@@ -32,7 +32,7 @@ class Held : public linalg::Array {
 class CudaSolver : public linalg::Solver {
  public:
   explicit CudaSolver(int device) : stream_(device) {}
-  bool AvoidsEigen() const override { return true; }
+  bool AvoidsEigen(int64_t /*n*/, int64_t /*sides*/) const override { return true; }
   linalg::ArrayPtr Make(int64_t rows, int64_t cols) override {
     return std::make_unique<Held>(stream_.get(), rows, cols);
   }

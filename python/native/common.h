@@ -51,6 +51,12 @@ class Reports : public Progress {
     HandleSignals();
     if (!listener_.is_none()) listener_.attr("advance")(count);
   }
+  // A listener may have the method within(what, share), too.
+  void Within(std::string_view what, double share) override {
+    const nb::gil_scoped_acquire acquire;
+    HandleSignals();
+    if (nb::hasattr(listener_, "within")) listener_.attr("within")(nb::str(what.data(), what.size()), share);
+  }
   void End() override {
     const nb::gil_scoped_acquire acquire;
     if (!listener_.is_none()) listener_.attr("end")();

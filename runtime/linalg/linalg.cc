@@ -10,6 +10,7 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg/lapack.h"
+#include "runtime/linalg/large.h"
 
 namespace shiftrt::lapack {
 
@@ -46,6 +47,10 @@ double Flops(int64_t rows, int64_t cols, int64_t inner) {
   return 2.0 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(inner);
 }
 
+std::string NameOfProduct(int64_t rows, int64_t inner, int64_t cols) {
+  return fmt::format("product of {} x {} and {} x {}", rows, inner, inner, cols);
+}
+
 // The threads of a product on the host. One that a thread finishes in about a millisecond is not divided: the two
 // products of 0.5 MFLOP of a BestBias() took 0.14 s together with 16 threads of a virtual machine.
 int ThreadsOf(const Context& context, double flops) {
@@ -55,6 +60,11 @@ int ThreadsOf(const Context& context, double flops) {
 
 // Solver::CholeskySolve on the host, without an estimate of the condition number.
 bool CholeskySolveHere(const Context& context, MatrixView<double> a, MatrixView<double> b) {
+  if (a.rows >= kLargeSide) {
+    if (!FactorInBlocks(context, a)) return false;
+    SolveInBlocks(context, a, b);
+    return true;
+  }
   const lapack::Threads threads(context.threads);
   const int n = ToInt(a.rows), lda = LeadingDimension(a);
   int info = 0;
@@ -85,10 +95,15 @@ void Gemm(const Context& context, bool transpose_a, bool transpose_b, double alp
         solver.Download(*out, c);
       }))
     return;
-  const lapack::Threads threads(ThreadsOf(context, Flops(c.rows, c.cols, inner)));
-  cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
-              ToInt(c.rows), ToInt(c.cols), ToInt(inner), alpha, a.data, LeadingDimension(a), b.data,
-              LeadingDimension(b), beta, c.data, LeadingDimension(c));
+  const auto multiply = [&](int64_t first, int64_t count) {
+    const MatrixView<const double> left = transpose_a ? a.Cols(first, count) : a.Rows(first, count);
+    const MatrixView<double> out = c.Rows(first, count);
+    const lapack::Threads threads(ThreadsOf(context, Flops(count, c.cols, inner)));
+    cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
+                ToInt(count), ToInt(c.cols), ToInt(inner), alpha, left.data, LeadingDimension(left), b.data,
+                LeadingDimension(b), beta, out.data, LeadingDimension(out));
+  };
+  InRanges(NameOfProduct(c.rows, inner, c.cols), c.rows, Flops(1, c.cols, inner), multiply);
 }
 
 void Symm(const Context& context, Side side, MatrixView<const double> a, MatrixView<const double> b,
@@ -104,9 +119,14 @@ void Symm(const Context& context, Side side, MatrixView<const double> a, MatrixV
         solver.Download(*out, c);
       }))
     return;
-  const lapack::Threads threads(ThreadsOf(context, Flops(b.rows, b.cols, a.rows)));
-  cblas_dsymm(CblasRowMajor, left ? CblasLeft : CblasRight, CblasUpper, ToInt(c.rows), ToInt(c.cols), 1.0, a.data,
-              LeadingDimension(a), b.data, LeadingDimension(b), 0.0, c.data, LeadingDimension(c));
+  const auto multiply = [&](int64_t first, int64_t count) {
+    const MatrixView<const double> from = left ? b.Cols(first, count) : b.Rows(first, count);
+    const MatrixView<double> to = left ? c.Cols(first, count) : c.Rows(first, count);
+    const lapack::Threads threads(ThreadsOf(context, Flops(a.rows, a.rows, count)));
+    cblas_dsymm(CblasRowMajor, left ? CblasLeft : CblasRight, CblasUpper, ToInt(to.rows), ToInt(to.cols), 1.0, a.data,
+                LeadingDimension(a), from.data, LeadingDimension(from), 0.0, to.data, LeadingDimension(to));
+  };
+  InRanges(NameOfProduct(b.rows, a.rows, b.cols), left ? b.cols : b.rows, Flops(1, a.rows, a.rows), multiply);
 }
 
 void AddGram(const Context& context, MatrixView<const double> a, MatrixView<double> c) {

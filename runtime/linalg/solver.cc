@@ -7,6 +7,7 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg/lapack.h"
+#include "runtime/linalg/large.h"
 #include "runtime/linalg/linalg.h"
 
 namespace shiftrt::linalg {
@@ -36,7 +37,9 @@ class HostSolver : public Solver {
  public:
   explicit HostSolver(const Context& context) : context_(context) { context_.solver = nullptr; }
 
-  bool AvoidsEigen() const override { return false; }
+  // The tridiagonal form spares the eigenvectors, and costs two more rotations of the right sides and a Cholesky
+  // factorization.
+  bool AvoidsEigen(int64_t n, int64_t sides) const override { return n >= kLargeSide && 3 * sides <= n; }
   ArrayPtr Make(int64_t rows, int64_t cols) override { return std::make_unique<HostArray>(rows, cols); }
   void Upload(MatrixView<const double> from, Array& to) override { linalg::Copy(from, HostArray::Of(to)); }
   void Download(const Array& from, MatrixView<double> to) override { linalg::Copy(HostArray::Of(from), to); }
@@ -72,6 +75,7 @@ class HostSolver : public Solver {
     std::vector<double> values(n);
     double* const matrix = HostArray::Of(a).data;
     CheckFinite(HostArray::Of(a));  // with other values the iteration might not terminate
+    if (n >= kLargeSide) return EigenInBlocks(context_, HostArray::Of(a));
     double work_size = 0;
     int iwork_size = 0, info = 0;
     const lapack::Threads threads(context_.threads);
@@ -85,6 +89,7 @@ class HostSolver : public Solver {
   }
 
   Tridiagonal Tridiagonalize(Array& a) override {
+    if (a.rows() >= kLargeSide) return TridiagonalizeInBlocks(context_, HostArray::Of(a));
     const int n = lapack::ToInt(a.rows()), lwork = kBlock * n;
     Tridiagonal t{std::vector<double>(n), std::vector<double>(n), std::vector<double>(n)};
     std::vector<double> work(lwork);
@@ -96,22 +101,10 @@ class HostSolver : public Solver {
   }
 
   void Rotate(const Array& a, const Tridiagonal& t, Array& rows) override {
-    const int n = lapack::ToInt(a.rows()), count = lapack::ToInt(rows.rows()), lwork = kBlock * std::max(n, count);
-    std::vector<double> work(lwork);
-    int info = 0;
-    const lapack::Threads threads(context_.threads);
-    dormtr_("L", "L", "N", &n, &count, HostArray::Of(a).data, &n, t.reflectors.data(), HostArray::Of(rows).data, &n,
-            work.data(), &lwork, &info, 1, 1, 1);
+    RotateRows(context_, HostArray::Of(a), t, HostArray::Of(rows));
   }
-
-  // LAPACK sees b', which is multiplied by Q from the right.
   void RotateColumns(const Array& a, const Tridiagonal& t, Array& b) override {
-    const int n = lapack::ToInt(b.rows()), columns = lapack::ToInt(b.cols()), lwork = kBlock * std::max(n, columns);
-    std::vector<double> work(lwork);
-    int info = 0;
-    const lapack::Threads threads(context_.threads);
-    dormtr_("R", "L", "N", &columns, &n, HostArray::Of(a).data, &n, t.reflectors.data(), HostArray::Of(b).data,
-            &columns, work.data(), &lwork, &info, 1, 1, 1);
+    linalg::RotateColumns(context_, HostArray::Of(a), t, HostArray::Of(b));
   }
   std::vector<double> ShrunkSquares(const Bidiagonal& root, std::span<const Bidiagonal> shrinkages,
                                     const Array& b) override {
@@ -136,7 +129,7 @@ class HostSolver : public Solver {
   }
 
  private:
-  static constexpr int kBlock = 64;  // the block size for LAPACK's workspaces
+  static constexpr int kBlock = 64;  // the block size for LAPACK's workspace
   Context context_;
 };
 

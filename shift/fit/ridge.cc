@@ -301,7 +301,8 @@ Solved Solve(Solver& solver, const Problem& problem) {
   const double unit = RelativeUnit(problem.sums);
   // With fewer tokens than directions, some hold nothing but rounding.
   const int64_t free = penalize_bias ? 0 : 1, side = problem.sums.inputs() + 1 - free;
-  if (spec.kind == LambdaSpec::Kind::kGcv && solver.AvoidsEigen() && problem.sums.tokens() - free >= side) {
+  const bool tridiagonal = solver.AvoidsEigen(side, problem.sums.hidden());
+  if (spec.kind == LambdaSpec::Kind::kGcv && tridiagonal && problem.sums.tokens() - free >= side) {
     std::optional<Solved> found = SolveGcv(solver, problem, unit);
     if (found) return *std::move(found);
   }

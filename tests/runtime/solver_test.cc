@@ -48,7 +48,7 @@ TEST(HostSolver, RefusesWhatIsNotFiniteOrHasNoSuchVectors) {
 class Elsewhere : public Solver {
  public:
   explicit Elsewhere(bool full) : full_(full) {}
-  bool AvoidsEigen() const override { return false; }
+  bool AvoidsEigen(int64_t /*n*/, int64_t /*sides*/) const override { return false; }
   ArrayPtr Make(int64_t, int64_t) override {
     ++asked;
     if (full_) throw OutOfMemory("a test", 2, 1, 1);

@@ -223,7 +223,7 @@ TEST(Factorize, AZeroMapStaysZero) {
 class Watched : public linalg::Solver {
  public:
   explicit Watched(int room) : room_(room) {}
-  bool AvoidsEigen() const override { return inner_->AvoidsEigen(); }
+  bool AvoidsEigen(int64_t n, int64_t sides) const override { return inner_->AvoidsEigen(n, sides); }
   linalg::ArrayPtr Make(int64_t rows, int64_t cols) override { return inner_->Make(rows, cols); }
   void Upload(MatrixView<const double> from, linalg::Array& to) override { inner_->Upload(from, to); }
   void Download(const linalg::Array& from, MatrixView<double> to) override { inner_->Download(from, to); }

@@ -26,6 +26,19 @@ TEST(ProgressBar, WritesLinesWhereStandardErrorIsNoTerminal) {
   EXPECT_EQ(lines, "counting: 100%, 0:00 left\n");
 }
 
+// The solution of a large system is a computation within a phase.
+TEST(ProgressBar, ShowsALongComputationWithinAPhase) {
+  testing::internal::CaptureStderr();
+  ProgressBar often(/*line_seconds=*/0), seldom(/*line_seconds=*/60);
+  for (ProgressBar* const bar : {&often, &seldom}) {
+    bar->Begin("fitting", 4);
+    bar->Within("a system", 0);
+    bar->Within("a system", 0.5);
+    bar->Within("a system", 1);
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "fitting: a system: 50%, 0:00 left\nfitting: a system: 0:00\n");
+}
+
 // The file has what was printed before a phase while the phase runs.
 TEST(ProgressBar, FlushesStandardOutputBeforeAPhase) {
   std::fflush(stdout);
