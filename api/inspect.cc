@@ -2,6 +2,8 @@
 #include "include/shiftrt/inspect.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "api/impl.h"
@@ -47,6 +49,23 @@ TensorBytes BytesOf(const Model& model) {
   return bytes;
 }
 
+std::vector<StoredType> StoredTypesOf(const Weights& weights) {
+  std::map<std::string, StoredType> types;
+  weights.ForEachStored([&](const std::string& /*name*/, std::span<const TensorView> parts) {
+    const auto original = weights.stored.find(parts.front().data);
+    const bool converted = original != weights.stored.end();
+    const std::string type = converted ? original->second.TypeName() : Name(parts.front().dtype);
+    StoredType& of = types.try_emplace(type, StoredType{type}).first->second;
+    ++of.tensors;
+    for (const TensorView& part : parts) of.bytes += converted ? weights.stored.at(part.data).bytes() : part.bytes();
+  });
+  std::vector<StoredType> sorted;
+  for (auto& [name, type] : types) sorted.push_back(std::move(type));
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const StoredType& a, const StoredType& b) { return a.bytes > b.bytes; });
+  return sorted;
+}
+
 }  // namespace
 
 ModelDescription Describe(const LanguageModel& opened) {
@@ -62,6 +81,7 @@ ModelDescription Describe(const LanguageModel& opened) {
   description.head_dim = config.head_dim;
   description.tied_head = model.plan.TiedHead(weights);
   description.bytes = BytesOf(model);
+  description.stored = StoredTypesOf(weights);
   description.removed = opened.RemovedLayers();
   if (description.removed.empty()) description.removed = model.removed;  // it was saved with its weights
   for (const BlockStage* block : model.plan.Blocks())

@@ -147,6 +147,9 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   writer.AddText("general.type", "model");
   writer.AddText("general.name",
                  fmt::format("{}, {} of {} blocks", original.name, original.kept.size(), original.layers));
+  if (const std::string quantisation = QuantisationOf(job.model.weights->directory); !quantisation.empty())
+    writer.AddText("general.description", "dequantised from " + quantisation);
+  if (std::string note = NoteOfQuantisation(*job.model.weights); !note.empty()) notes.push_back(std::move(note));
   writer.AddInteger("general.file_type", FileType(TypeOf(kept.blocks.front().up, job.settings.q8_0)));
   writer.AddInteger("general.quantization_version", 2);
   if (job.model.tokenizer) {

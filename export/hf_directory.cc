@@ -4,6 +4,7 @@
 #include "export/model_card.h"
 #include "export/read_back.h"
 #include "models/block_tensors.h"
+#include "models/gguf.h"
 #include "runtime/check.h"
 #include "runtime/gguf.h"
 
@@ -41,6 +42,7 @@ std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
   for (const std::string& key : resized)
     notes.push_back(
         fmt::format("{} of config.json has one entry per layer, and those of removed layers were taken out.", key));
+  if (std::string note = NoteOfQuantisation(*job.model.weights); !note.empty()) notes.push_back(std::move(note));
   std::vector<TensorOfParts> tensors =
       StoredTensors(KeptWeights(*job.model.weights, job.plan, /*running_halves=*/true));
   tensors.insert(tensors.end(), extras.tensors.begin(), extras.tensors.end());

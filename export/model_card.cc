@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "models/gguf.h"
 #include "models/plan_checkpoint.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
@@ -151,6 +152,7 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
   }
   card += Row("parameters", std::to_string(job.plan.Parameters(*job.model.weights)));
   card += Row("type of the weights", job.settings.q8_0 ? "Q8_0" : Name(job.model.weights->embedding.dtype));
+  card += Row("dequantised from", QuantisationOf(job.model.weights->directory));
   card += Row("written by", "shiftrt " SHIFTRT_VERSION);
   card += Measured(how);
   card += "\n## Use\n\n" + usage;

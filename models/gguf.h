@@ -16,6 +16,8 @@
 
 namespace shiftrt {
 
+struct Weights;
+
 // The config.json that the model would have as a Hugging Face directory: what llama.cpp computes from the file. The
 // frequency factors in rope_freqs.weight become rope type llama3, and the two lists of factors rope type longrope.
 // Throws Error naming file and key for an architecture that is not supported, a value that is missing, out of range or
@@ -31,6 +33,12 @@ std::vector<int64_t> GgufEndTokens(const GgufMetadata& metadata);
 bool EndsGgufReply(std::string_view text);
 inline constexpr const char *kGgufEndOfText = "tokenizer.ggml.eos_token_id",
                             *kGgufEndOfTurn = "tokenizer.ggml.eot_token_id";
+
+// The name that llama.cpp gives to the quantisation of a GGUF file, such as "Q4_K_M"; the types of the quantised tensors
+// where general.file_type names none. Empty for a model without quantised tensors, and for one that is no GGUF file.
+std::string QuantisationOf(const std::filesystem::path& model);
+// A note for an export of a model whose numbers were decoded from a quantised GGUF file; empty for another model.
+std::string NoteOfQuantisation(const Weights& weights);
 
 // Writes the metadata of the architecture that holds the model's family. Returns notes for the reader.
 std::vector<std::string> AddGgufConfig(const ModelConfig& config, GgufWriter& file);

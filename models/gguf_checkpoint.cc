@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
 #include <set>
 
 #include "models/block_tensors.h"
@@ -48,10 +49,20 @@ class GgufCheckpoint final : public Checkpoint {
     return taken;
   }
 
-  void RefuseLeftOver(bool /*tied_head*/, bool /*adapters_beside*/) const override {
+  // Converters write the head of some models twice, as the embedding table and as a tensor of its own.
+  bool HasTiedHead(bool config) const override {
+    const auto embedding = file_->tensors().find(kGgufEmbedding), head = file_->tensors().find(kGgufHead);
+    if (config || architecture_.head != GgufArchitecture::Head::kAny || head == file_->tensors().end() ||
+        embedding == file_->tensors().end())
+      return config;
+    const GgufTensor &a = embedding->second, &b = head->second;
+    return a.type == b.type && a.shape == b.shape && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes)) == 0;
+  }
+
+  void RefuseLeftOver(bool tied_head, bool /*adapters_beside*/) const override {
     for (const auto& [name, tensor] : file_->tensors())
-      Check(used_.contains(name) || IsFactors(name), "{}: tensor {} is not one this configuration has",
-            file_->path().string(), name);
+      Check(used_.contains(name) || IsFactors(name) || (tied_head && name == kGgufHead),
+            "{}: tensor {} is not one this configuration has", file_->path().string(), name);
   }
 
   std::vector<std::shared_ptr<const void>> Storage() const override { return {file_}; }

@@ -120,7 +120,8 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = Name(model.weights->embedding.dtype);
   // The plan has a head of its own, or the checkpoint has one that differs from the embedding table.
-  if (says_tied && !plan.TiedHead(*model.weights)) config["tie_word_embeddings"] = false;
+  // Or a GGUF file stores the embedding table a second time as the head.
+  if (says_tied != plan.TiedHead(*model.weights)) config["tie_word_embeddings"] = !says_tied;
   return KeptConfig(std::move(config), plan, resized);
 }
 

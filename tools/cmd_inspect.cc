@@ -66,6 +66,13 @@ void PrintGroups(const ModelDescription& description) {
   fmt::print("{}\n", table.Text());
 }
 
+void PrintStored(const std::vector<StoredType>& types) {
+  Table table({"stored as", "tensors", "bytes"});
+  for (const auto& [name, tensors, bytes] : types)
+    table.Add({name, std::to_string(tensors), Scaled(static_cast<double>(bytes), "B")});
+  fmt::print("{}\n", table.Text());
+}
+
 void PrintAdapters(const std::vector<AdapterDescription>& adapters) {
   Table table({"adapter for", "rank", "parameters"});
   for (const auto& [parts, rank, parameters] : adapters)
@@ -98,9 +105,12 @@ nlohmann::json ModelJson(const LanguageModel& model, const ModelDescription& d) 
                            {"mlp", d.bytes.mlp},
                            {"norms", d.bytes.norms},
                            {"head", d.bytes.head}}},
+                         {"stored", nlohmann::json::array()},
                          {"half_blocks", nlohmann::json::array()},
                          {"own", OwnNames(d)},
                          {"adapters", nlohmann::json::array()}};
+  for (const auto& [type, tensors, bytes] : d.stored)
+    json["stored"].push_back({{"type", type}, {"tensors", tensors}, {"bytes", bytes}});
   for (const BlockPart& half : d.half_blocks)
     json["half_blocks"].push_back({{"layer", half.layer}, {"runs", Name(half.halves)}});
   for (const auto& [parts, rank, parameters] : d.adapters)
@@ -184,6 +194,7 @@ int Run(const InspectOptions& options) {
   const ModelDescription description = Describe(model);
   PrintFacts(model, description);
   PrintGroups(description);
+  PrintStored(description.stored);
   PrintAdapters(description.adapters);
   nlohmann::json json = ModelJson(model, description);
   if (!specs.empty()) {

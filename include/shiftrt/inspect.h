@@ -32,6 +32,13 @@ struct OwnTensors {
   std::vector<std::string> names;  ///< names within the block, such as "mlp.down_proj"
 };
 
+/// Tensors of one type in the files of a model.
+struct StoredType {
+  std::string name;     ///< such as "bfloat16", or "Q4_K" of a GGUF file
+  int64_t tensors = 0;  ///< how many there are
+  int64_t bytes = 0;    ///< bytes that they take in the files
+};
+
 /// An adapter in the place of removed blocks.
 struct AdapterDescription {
   std::vector<BlockPart> parts;  ///< blocks and halves in whose place it stands, ascending
@@ -55,6 +62,8 @@ struct ModelDescription {
   int64_t head_dim = 0;      ///< width of an attention head
   bool tied_head = false;    ///< the head is the embedding table
   TensorBytes bytes;         ///< bytes of the tensors that run
+  /// The tensors of the original model's files by type, the type with the most bytes first.
+  std::vector<StoredType> stored;
   /// Layers of the original model of which nothing runs, ascending; also of a model that was saved with its weights,
   /// which counts its own blocks anew.
   std::vector<int64_t> removed;

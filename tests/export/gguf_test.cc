@@ -167,6 +167,60 @@ TEST_F(GgufExport, Q8) {
   EXPECT_EQ(file.metadata().Integer("general.file_type", 0, 100), 7);
 }
 
+// What was decoded from a quantised file says so wherever it goes.
+TEST_F(GgufExport, AnExportOfAQuantisedFileNamesItsTypes) {
+  settings_.q8_0 = true;
+  const Model original = WithTokenizer("LlamaForCausalLM", "sentencepiece");
+  EXPECT_EQ(QuantisationOf(original.directory), "");
+  Write("gguf", original, original.plan);
+  const fs::path quantised = directory_.path() / "quantised.gguf";
+  fs::rename(File(), quantised);
+  fs::remove_all(out_);
+  settings_.q8_0 = false;
+  EXPECT_EQ(QuantisationOf(quantised), "Q8_0");
+  const Model opened = OpenModel(quantised.string());
+  for (const char* format : {"hf", "gguf"}) {
+    const std::vector<std::string> notes = Write(format, opened, opened.plan);
+    EXPECT_TRUE(std::any_of(notes.begin(), notes.end(),
+                            [](const std::string& note) { return note.find("dequantised from Q8_0") != note.npos; }));
+    EXPECT_NE(ReadFile(out_ / "README.md").find("| dequantised from | Q8_0 |"), std::string::npos);
+    if (format == std::string("gguf")) {
+      EXPECT_EQ(GgufFile(File()).metadata().Text("general.description"), "dequantised from Q8_0");
+    }
+    fs::remove_all(out_);
+  }
+}
+
+// Converters write the head of some models twice. Where both tensors are equal, the head is the embedding table.
+TEST_F(GgufExport, AHeadThatIsTheEmbeddingTableIsTied) {
+  const Model original = Golden("qwen2_tied");
+  for (const bool equal : {true, false}) {
+    SCOPED_TRACE(equal);
+    const auto output = std::make_shared<OwnOutput>(*original.weights, original.plan);
+    std::vector<float> head(original.weights->embedding.elements());
+    std::copy_n(static_cast<const float*>(original.weights->embedding.data), head.size(), head.begin());
+    if (!equal) head.back() += 1;
+    output->Replace(&OutputWeights::head, head);
+    DepthPlan plan = original.plan;
+    plan.output = OwnOutput::Share(output);
+    Write("gguf", original, plan);
+    ASSERT_TRUE(GgufFile(File()).tensors().contains(kGgufHead));
+    const fs::path twice = directory_.path() / "twice.gguf";
+    fs::rename(File(), twice);
+    fs::remove_all(out_);
+
+    const Model opened = OpenModel(twice.string());
+    EXPECT_EQ(opened.weights->config.tied_head, equal);
+    EXPECT_EQ(opened.plan.Parameters(*opened.weights),
+              original.plan.Parameters(*original.weights) + (equal ? 0 : std::ssize(head)));
+    ExpectSame(Logits(opened, opened.plan), Logits(original, plan));
+    Write("hf", opened, opened.plan);
+    EXPECT_EQ(ReadJson("config.json")["tie_word_embeddings"], equal);
+    ExpectSame(Logits(OpenModel(out_.string()), opened.plan), Logits(original, plan));
+    fs::remove_all(out_);
+  }
+}
+
 TEST_F(GgufExport, RowsThatAreNotWholeBlocksAreSaid) {
   settings_.q8_0 = true;
   const Model model = Golden("llama2");  // hidden 48

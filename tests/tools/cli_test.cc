@@ -256,6 +256,10 @@ TEST_F(Cli, InspectWritesWhatItPrints) {
   int64_t sum = 0;
   for (const Json& bytes : json["bytes_by_group"]) sum += bytes.get<int64_t>();
   EXPECT_GT(sum, 0);
+  ASSERT_FALSE(json["stored"].empty());
+  EXPECT_GT(json["stored"][0]["tensors"], kLayers);
+  EXPECT_GT(json["stored"][0]["bytes"], 0);
+  EXPECT_FALSE(json["stored"][0]["type"].get<std::string>().empty());
 }
 
 // Files of the first save would be taken for parts of the second by other programs.
