@@ -50,6 +50,9 @@ CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* fie
     const std::filesystem::path beside = model.directory / "calibration.txt";
     if (!Exists(beside)) FailUsage(Field(field), "there is no {}; give a file with calibration text", beside.string());
     spec.source = beside.string();
+  } else if (!Exists(std::string(spec.source))) {
+    const CalibrationSpec parsed = ParseCalibration(spec.source);
+    if (parsed.source != spec.source) spec = parsed;
   }
   spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
   return spec;

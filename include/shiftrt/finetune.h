@@ -13,6 +13,7 @@
 #include "shiftrt/blocks.h"
 #include "shiftrt/model.h"
 #include "shiftrt/resources.h"
+#include "shiftrt/text_name.h"
 
 namespace shiftrt {
 
@@ -122,14 +123,14 @@ struct FinetuneSettings {
 
   /// Text to learn from, as CalibrationSpec::source, or several with commas between them, whose documents are mixed.
   /// Empty: calibration.txt beside the model.
-  std::string text = {};
+  TextName text = {};
   int64_t samples = 0;   ///< sequences to learn from; 0: all
   int64_t length = 512;  ///< tokens at which a sequence is cut
   /// Divide a longer document into several sequences instead, so that all of it is learnt. A row of Alpaca is cut.
   bool divide = false;
-  int64_t validation = 200;          ///< sequences that are held out, at most a fifth of the text
-  std::string validation_text = {};  ///< another text for them; empty: the same
-  bool train_on_inputs = false;      ///< learn the prompts of rows of Alpaca too
+  int64_t validation = 200;       ///< sequences that are held out, at most a fifth of the text
+  TextName validation_text = {};  ///< another text for them; empty: the same
+  bool train_on_inputs = false;   ///< learn the prompts of rows of Alpaca too
 
   int64_t epochs = 1;  ///< how often the text is read
   int64_t steps = 0;   ///< stop after so many; 0: when the epochs are over

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "shiftrt/blocks.h"
+#include "shiftrt/text_name.h"
 
 namespace shiftrt {
 
@@ -181,8 +182,9 @@ const char* Name(Merge merge);
 /// Calibration text.
 struct CalibrationSpec {
   /// A file (.txt, .jsonl, .json, .parquet, .csv, .tsv) or a known name such as "c4"; or several with commas between
-  /// them, "c4,alpaca", which have equally many samples.
-  std::string source = {};
+  /// them, "c4,alpaca", which have equally many samples. Also in the form of ParseCalibration(), whose numbers then
+  /// stand for `samples` and `tokens`.
+  TextName source = {};
   int64_t samples = 256;  ///< an eighth of them is held out
   int64_t tokens = 512;   ///< tokens of a sample; at most the positions of the model
 };

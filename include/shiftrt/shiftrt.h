@@ -20,5 +20,6 @@
 #include "shiftrt/resources.h"
 #include "shiftrt/runner.h"
 #include "shiftrt/sweep.h"
+#include "shiftrt/text_name.h"
 #include "shiftrt/tokenizer.h"
 #include "shiftrt/version.h"

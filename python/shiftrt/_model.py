@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -29,8 +30,18 @@ Text = Union[str, os.PathLike, Sequence[str]]
 def _text_file(text, form: str):
     """The name of a file with `text`; texts that are given themselves are in a temporary file of the form txt or jsonl."""
     if text is None or isinstance(text, (str, os.PathLike)):
-        yield "" if text is None else os.fspath(text)
+        name = "" if text is None else os.fspath(text)
+        # File names may have blanks; a known name has none.
+        if any(len(part.split()) > 1 and not os.path.exists(part) for part in [name, *name.split(",")][bool("," in name):]):
+            raise UsageError(f"there is no file {json.dumps(name[:80], ensure_ascii=False)}; pass a text itself in a list, [text]", "text")
+        yield name
         return
+    if isinstance(text, (bytes, dict)) or not hasattr(text, "__iter__"):
+        raise UsageError(f'{text!r} is no text; pass the name of a file, a known name such as "c4", or a list of texts', "text")
+    text = list(text)
+    for document in text:
+        if not isinstance(document, str):
+            raise UsageError(f"{document!r} in the list is no text; pass a list of str", "text")
     with tempfile.TemporaryDirectory(prefix="shiftrt-") as directory:
         name = os.path.join(directory, "given-text." + form)
         with builtins.open(name, "w", encoding="utf-8") as file:
@@ -39,6 +50,17 @@ def _text_file(text, form: str):
             else:
                 file.write("\n\n".join(text))
         yield name
+
+
+def _counted(text, samples, tokens):
+    """Name, samples and tokens of a text that may be named with them, "NAME:SAMPLESxTOKENS", as on the command line."""
+    counted = re.fullmatch(r"(.+):(\d+)(?:x(\d+))?", text, re.DOTALL) if isinstance(text, str) and not os.path.exists(text) else None
+    if counted is None:
+        return text, samples, tokens
+    for field, argument, number in (("samples", samples, counted[2]), ("tokens", tokens, counted[3])):
+        if argument is not None and number is not None:
+            raise UsageError(f"{argument}, and the text {text} says {number}; give one of them", field)
+    return counted[1], samples or int(counted[2]), tokens or (int(counted[3]) if counted[3] else None)
 
 
 def _listed(values) -> list:
@@ -59,6 +81,20 @@ def _word(value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _resources(device: str, threads: int, memory: int, products: str) -> _native.Resources:
+    """What computations may use; "auto" is the first GPU where there is one, as on the command line."""
+    gpus = [0] if device == "auto" else _gpus(device)
+    try:
+        if gpus:
+            for library in _installed.cuda_libraries():
+                ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # dlopen() of its name then finds it
+        return _native.Resources(threads, memory, gpus, products)
+    except (OSError, UsageError):
+        if device != "auto":
+            raise
+        return _native.Resources(threads, memory, [], products)
+
+
 def _gpus(device: str) -> list[int]:
     if device == "cpu":
         return []
@@ -68,10 +104,10 @@ def _gpus(device: str) -> list[int]:
             return [int(index) for index in (indices or "0").split(",")]
     except ValueError:
         pass
-    raise UsageError(f'"{device}" is none of "cpu", "cuda", "cuda:1" and "cuda:0,1"', "device")
+    raise UsageError(f'"{device}" is none of "auto", "cpu", "cuda", "cuda:1" and "cuda:0,1"', "device")
 
 
-def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memory: int = 0, weights: str = "as-stored",
+def open(name: str | os.PathLike, *, device: str = "auto", threads: int = 0, memory: int = 0, weights: str = "as-stored",
          check_finite: bool = False, lora: str | os.PathLike = "", products: str = "auto", progress=None) -> Model:
     """Opens a model.
 
@@ -79,7 +115,7 @@ def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memo
         name: a directory with a Hugging Face checkpoint or one that `Model.save` has written; a GGUF file; "demo", the model that comes
             with the wheel; or a name that is looked up in the directories of SHIFTRT_MODELS and in the Hugging Face cache. Nothing is
             downloaded; `pull` does that.
-        device: "cpu", "cuda", or the indices of GPUs, "cuda:0,1". The first runs the model, the others share calibration passes.
+        device: "auto", which is the first GPU that the library can use and otherwise the CPU; "cpu", "cuda", or the indices of GPUs, "cuda:0,1". The first runs the model, the others share calibration passes.
         threads: threads of one computation; 0: one per core that the process may use.
         memory: bytes of host memory that the sums over calibration text may take; 0: what is free.
         weights: their type in memory: "as-stored", "float32", "float16" or "bfloat16".
@@ -94,11 +130,7 @@ def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memo
         Error: nothing is found, or a file is malformed or not supported.
         UsageError: this machine or this build lacks the device.
     """
-    gpus = _gpus(device)
-    if gpus:
-        for library in _installed.cuda_libraries():
-            ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # dlopen() of its name then finds it
-    resources = _native.Resources(threads, memory, gpus, products)
+    resources = _resources(device, threads, memory, products)
     handle = _native.open(os.fspath(name), weights, check_finite, os.fspath(lora), listener_of(progress))
     return Model(handle, resources)
 
@@ -162,6 +194,9 @@ class Model:
     def _ids(self, text_or_ids, field: str) -> np.ndarray:
         """The token ids of the argument `field`. numpy would cut other numbers to int32 without a word."""
         given = self.encode(text_or_ids) if isinstance(text_or_ids, str) else text_or_ids
+        if isinstance(given, (bytes, dict)) or not hasattr(given, "__iter__") or getattr(given, "ndim", 1) != 1:
+            raise UsageError(f'{given!r} is neither a text nor a list of token ids; pass a str such as "Hello", or a list such as [3]',
+                             field)
         ids = np.asarray(given if hasattr(given, "__len__") else list(given))
         if ids.size > 0:
             if ids.dtype.kind not in "iu":
@@ -288,8 +323,8 @@ class Model:
                 layers and halves, [5, 8, "9.mlp"]. By default as the recipe says, or "bi:0.25".
             recipe: settings by name: "paper", "stock", "adapters", "best", or "recover", which has a training (`recover`).
                 `shiftrt.recipes()` lists them.
-            text: calibration text: the name of a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4"; or a list of texts.
-                By default the file calibration.txt beside the model.
+            text: calibration text: the name of a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4", also with the
+                samples and their tokens, "c4:128x512"; or a list of texts. By default the file calibration.txt beside the model.
             samples: samples of the text, by default 256; an eighth of them is held out.
             tokens: tokens of a sample, by default 512; at most the positions of the model.
             recover: train the repaired model for so long, "30min" or "tokens=1M": all kept blocks and the adapters, as `run --recover`
@@ -323,6 +358,7 @@ class Model:
             for field, value in (("recover_text", recover_text), ("recover_loss", recover_loss)):
                 if value is not None:
                     raise UsageError("it goes with recover", field)
+        text, samples, tokens = _counted(text, samples, tokens)
         for field, count in (("samples", samples), ("tokens", tokens)):
             if count is not None and count < 1:
                 raise UsageError(f"{count}, expected at least 1", field)

@@ -151,6 +151,32 @@ def test_scores_are_sums_of_log_probabilities(model):
     assert other < 0 and other_greedy == all(rows[len(ids) - 3 + i].argmax() == ids[len(ids) - 2 + i] for i in range(2))
 
 
+def test_texts_have_their_numbers_as_on_the_command_line(model):
+    text = os.path.join(model.directory, "calibration.txt")
+    counted, named = (model.repair("layers=1", rank=4, **settings).report["calibration"]
+                      for settings in ({"text": text + ":16x64"}, {"text": text, "samples": 16, "tokens": 64}))
+    assert counted == named
+    with pytest.raises(shiftrt.UsageError, match="16"):
+        model.repair("layers=1", text=text + ":16x64", samples=8)
+
+
+def test_the_default_device_is_that_of_the_command(model):
+    assert shiftrt.open("demo", device="auto").generate(PROMPT, max_tokens=4).text == model.generate(PROMPT, max_tokens=4).text
+
+
+def test_what_is_no_text_or_prompt_says_what_to_pass(model):
+    with pytest.raises(shiftrt.UsageError, match=r"in a list, \[text\]"):
+        model.perplexity("It is a truth")
+    with pytest.raises(shiftrt.UsageError, match="a list of texts"):
+        model.perplexity(3)
+    with pytest.raises(shiftrt.UsageError, match="list of str"):
+        model.perplexity([3])
+    for prompt in (3, None, b"Hello", {"a": 1}, np.zeros((1, 2), np.int32)):
+        with pytest.raises(shiftrt.UsageError, match=r"a list such as \[3\]") as error:
+            model.generate(prompt)
+        assert error.value.field == "prompt"
+
+
 def test_texts_may_be_given_themselves(model, heldout):
     text = Path(heldout).read_text()[:20000]
     assert model.perplexity([text], protocol="seq128").predicted > 0
