@@ -5,6 +5,7 @@
 #include "api/impl.h"
 #include "include/shiftrt/chat.h"
 #include "models/adapted.h"
+#include "models/lora_tables.h"
 #include "runtime/check.h"
 #include "runtime/processes.h"
 
@@ -31,6 +32,8 @@ Model OpenModel(const std::string& name, const OpenSettings& settings) {
               settings.lora.string());
   model.lora = lora;
   model.unmerged = std::move(model.plan);
+  model.own_embedding = !lora->embedding.empty();
+  model.weights = WithLoraEmbedding(model.weights, *lora);
   model.plan = MergeLora(*model.weights, *model.unmerged, *lora);
   return model;
 }
@@ -110,6 +113,9 @@ LanguageModel LanguageModel::MadeAs(Provenance made) const {
 
 void LanguageModel::Save(const std::filesystem::path& directory, bool with_weights, bool merge_lora) const {
   const Model& model = impl_->model;
+  if (model.own_embedding && !with_weights)
+    FailUsage(Field("with_weights"), "the LoRA adapter has changed the embedding table of {}: save it with its weights",
+              model.name);
   const Provenance made = model.provenance.value_or(Provenance());
   if (impl_->without_lora && !merge_lora) {
     SaveAdapted(model, *impl_->without_lora, made, with_weights, directory, model.lora.get());

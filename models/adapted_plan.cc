@@ -161,6 +161,8 @@ class PlanReader {
     if (factors_.empty()) return nullptr;
     auto lora = std::make_shared<Lora>(ReadLora(directory_ / kLoraDirectory, weights_.config, plan));
     std::set<std::pair<int64_t, std::string>> found;
+    Check(lora->embedding.empty() && lora->head.empty(), "{}: has a change of the embedding table or the head",
+          (directory_ / kLoraDirectory).string());
     for (const LoraFactors& factors : lora->factors) found.emplace(factors.layer, factors.tensor->name);
     for (const auto& [layer, tensor] : factors_)
       Check(found.contains({layer, tensor}), "{}: no factors for {} of block {}, which {} names",

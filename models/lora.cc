@@ -13,6 +13,8 @@
 
 #include "models/config_reader.h"
 #include "models/families.h"
+#include "models/lora_scaling.h"
+#include "models/lora_tables.h"
 #include "models/own_tensors.h"
 #include "runtime/elements.h"
 #include "runtime/json.h"
@@ -48,7 +50,13 @@ constexpr const char* kHarmless[] = {"peft_type",
                                      "layers_to_transform",
                                      "qalora_group_size",
                                      "megatron_core",
-                                     "runtime_config"};
+                                     "runtime_config",
+                                     "rank_pattern",
+                                     "alpha_pattern",
+                                     "use_rslora",
+                                     "modules_to_save"};
+constexpr std::string_view kRoot = "base_model.model.";
+constexpr const char *kEmbedding = "model.embed_tokens", *kHead = "lm_head";
 
 // The name of the module, such as "self_attn.q_proj".
 std::string ModuleOf(const BlockTensor& row) {
@@ -148,15 +156,48 @@ void RefuseSettings(const Json& config, const std::string& file) {
         Shown(start));
 }
 
+// The modules that the adapter replaces as a whole. Only the embedding table and the head are supported.
+std::vector<std::string> SavedModules(const Json& config, const std::string& file) {
+  const Json modules = config.value("modules_to_save", Json());
+  if (modules.is_null()) return {};
+  std::vector<std::string> saved;
+  Check(modules.is_array(), "{}: modules_to_save is {}, expected a list", file, Shown(modules));
+  for (const Json& module : modules) {
+    const std::string name = module.is_string() ? module.get<std::string>() : "";
+    Check(name == kHead || name == "embed_tokens" || name == kEmbedding,
+          "{}: modules_to_save has {}, which is not supported (embed_tokens and lm_head are); merge the adapter with "
+          "peft",
+          file, Shown(module));
+    saved.push_back(name);
+  }
+  return saved;
+}
+
 // Reads the factors in a file, by block and row of the table.
 class FactorReader {
  public:
-  FactorReader(const fs::path& file, const ModelConfig& config, const DepthPlan& plan, int64_t rank)
-      : file_(file), config_(config), plan_(plan), rank_(rank) {}
+  FactorReader(const fs::path& file, const ModelConfig& config, const DepthPlan& plan, const LoraScaling& scaling)
+      : file_(file), config_(config), plan_(plan), scaling_(scaling) {}
 
-  std::vector<LoraFactors> Read() {
+  // Reads all that the file has. `saved`: the modules that the adapter replaces as a whole.
+  Lora Read(const std::vector<std::string>& saved) {
     for (const auto& [name, type] : file_.others()) Fail("{}: tensor {} is {}", path(), name, type);
+    Lora lora;
+    lora.embedding = Table(kEmbedding);
+    lora.head = Table(kHead);
+    const bool copies = std::any_of(saved.begin(), saved.end(), [&](const std::string& module) {
+      return module == kHead || module == "embed_tokens" || module == kEmbedding;
+    });
+    // Without a copy of its own, a tied head is the tensor that the adapter replaces.
+    if (config_.tied_head && !copies && lora.embedding.whole.size() + lora.head.whole.size() > 0) JoinTables(lora);
+    lora.factors = Blocks(lora);
+    return lora;
+  }
+
+ private:
+  std::vector<LoraFactors> Blocks(Lora& lora) {
     std::vector<LoraFactors> factors;
+    std::vector<double> scales;
     int64_t index = 0;
     for (const BlockStage* block : plan_.Blocks()) {
       for (const BlockTensor& row : BlockTensors()) {
@@ -164,27 +205,89 @@ class FactorReader {
         const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(config_, row));
         if (!Has(module)) continue;
         const std::vector<int64_t> shape = row.Shape(config_);
-        Matrix<float> a = Take(module + kA, rank_, shape[1]), b = Take(module + kB, shape[0], rank_);
+        const std::string name = module.substr(kRoot.size());
+        const int64_t rank = scaling_.RankOf(name);
+        Matrix<float> a = Take(module + kA, rank, shape[1]), b = Take(module + kB, shape[0], rank);
         factors.push_back({block->layer, &row, std::move(a), std::move(b)});
+        scales.push_back(scaling_.ScaleOf(name));
+        lora.rank = std::max(lora.rank, rank);
       }
       ++index;
     }
     for (const auto& [name, tensor] : file_.tensors())
       if (!used_.contains(name)) FailUnused(name, index);
-    Check(!factors.empty(), "{}: no factors", path());
+    Check(!factors.empty() || !lora.embedding.empty() || !lora.head.empty(), "{}: no factors", path());
+    MakeAlike(lora, factors, scales);
     return factors;
   }
 
- private:
+  // All factors of a Lora have one rank and one scale.
+  void MakeAlike(Lora& lora, std::vector<LoraFactors>& factors, const std::vector<double>& scales) const {
+    lora.rank = std::max<int64_t>(lora.rank, 1);
+    const auto rank = static_cast<double>(lora.rank);
+    bool alike = true;
+    for (size_t i = 0; i < factors.size(); ++i)
+      alike &= factors[i].a.rows() == lora.rank && scales[i] == scales.front();
+    if (alike) {
+      const bool plain = !scales.empty() && scales.front() == scaling_.alpha() / rank;  // alpha as it was written
+      lora.alpha = plain ? scaling_.alpha() : scales.empty() ? 0 : scales.front() * rank;
+      return;
+    }
+    lora.alpha = rank;
+    for (size_t i = 0; i < factors.size(); ++i) {
+      Matrix<float> a = Matrix<float>::Zeros(lora.rank, factors[i].a.cols()),
+                    b = Matrix<float>::Zeros(factors[i].b.rows(), lora.rank);
+      std::copy_n(factors[i].a.data(), factors[i].a.size(), a.data());
+      for (int64_t row = 0; row < b.rows(); ++row)
+        for (int64_t r = 0; r < factors[i].b.cols(); ++r)
+          b(row, r) = static_cast<float>(scales[i] * static_cast<double>(factors[i].b(row, r)));
+      factors[i].a = std::move(a);
+      factors[i].b = std::move(b);
+    }
+  }
+
+  // The change of the embedding table or the head, which this module is.
+  LoraTable Table(const std::string& module) {
+    LoraTable table;
+    const std::string name = std::string(kRoot) + module;
+    for (const char* whole : {".weight", ".base_layer.weight", ".modules_to_save.weight"})
+      if (file_.tensors().contains(name + whole)) table.whole = Take(name + whole, config_.vocab, config_.hidden);
+    const int64_t rank = scaling_.RankOf(module);
+    if (Has(name)) {
+      table.a = Take(name + kA, rank, config_.hidden);
+      table.b = Take(name + kB, config_.vocab, rank);
+    } else if (const std::string a = name + ".lora_embedding_A", b = name + ".lora_embedding_B";
+               file_.tensors().contains(a) || file_.tensors().contains(b)) {  // of the transposed table
+      table.b = Transposed(Take(a, rank, config_.vocab));
+      table.a = Transposed(Take(b, config_.hidden, rank));
+    }
+    table.scale = scaling_.ScaleOf(module);
+    return table;
+  }
+  static Matrix<float> Transposed(const Matrix<float>& m) {
+    Matrix<float> transposed(m.cols(), m.rows());
+    for (int64_t i = 0; i < m.rows(); ++i)
+      for (int64_t j = 0; j < m.cols(); ++j) transposed(j, i) = m(i, j);
+    return transposed;
+  }
+  void JoinTables(Lora& lora) const {
+    const Matrix<float>&embedding = lora.embedding.whole, &head = lora.head.whole;
+    Check(embedding.size() == 0 || head.size() == 0 ||
+              std::equal(embedding.span().begin(), embedding.span().end(), head.span().begin()),
+          "{}: {} and {} differ, and the head of the model is its embedding table; merge the adapter with peft", path(),
+          kEmbedding, kHead);
+    Check(
+        lora.embedding.a.size() == 0 && lora.head.a.size() == 0,
+        "{}: factors for a tied head or embedding table beside a copy of it are not supported; merge the adapter with "
+        "peft",
+        path());
+    if (embedding.size() == 0) lora.embedding.whole = std::move(lora.head.whole);
+    lora.head = {};
+    lora.one_table = true;
+  }
+
   std::string path() const { return file_.path().string(); }
   [[noreturn]] void FailUnused(const std::string& name, int64_t blocks) const {
-    for (const char* part : {"lm_head", "embed_tokens"})
-      if (name.find(part) != name.npos)
-        Fail(
-            "{}: tensor {} changes {}, which is not supported; merge the adapter with peft (merge_and_unload) and open "
-            "the merged "
-            "model",
-            path(), name, part);
     if (name.find(".base_layer.") != name.npos || name.find(".default.") != name.npos)
       Fail(
           "{}: tensor {} has the name that it has inside peft; merge the adapter with peft, or save it with "
@@ -219,7 +322,7 @@ class FactorReader {
   SafetensorsFile file_;
   const ModelConfig& config_;
   const DepthPlan& plan_;
-  int64_t rank_;
+  const LoraScaling& scaling_;
   std::set<std::string> used_;
 };
 
@@ -229,6 +332,8 @@ bool SameChange(const Lora& first, const Lora& second) {
   const auto same = [](const Matrix<float>& a, const Matrix<float>& b) {
     return a.rows() == b.rows() && std::equal(a.span().begin(), a.span().end(), b.span().begin(), b.span().end());
   };
+  for (const Lora* lora : {&first, &second})
+    if (!lora->embedding.empty() || !lora->head.empty()) return false;  // a saved model has none
   return first.scale() == second.scale() && first.factors.size() == second.factors.size() &&
          std::all_of(first.factors.begin(), first.factors.end(), [&](const LoraFactors& one) {
            return std::any_of(second.factors.begin(), second.factors.end(), [&](const LoraFactors& other) {
@@ -267,6 +372,11 @@ DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& l
     BlockStage changed = plan.stages[stage].block();
     changed.own = OwnBlock::Share(std::move(block));
     merged.stages[stage] = std::move(changed);
+  }
+  if (!lora.head.empty()) {
+    const auto output = std::make_shared<OwnOutput>(weights, plan);
+    output->Replace(&OutputWeights::head, ChangedTable(output->weights().head, lora.head, "head").span());
+    merged.output = OwnOutput::Share(output);
   }
   return merged;
 }
@@ -320,14 +430,18 @@ Lora ReadLora(const fs::path& directory, const ModelConfig& config, const DepthP
   Check(reader.Word("peft_type", "") == "LORA", "{}: peft_type is {}, expected \"LORA\"", file,
         Shown(json.value("peft_type", Json())));
   RefuseSettings(json, file);
-  Lora lora;
-  lora.rank = reader.Integer("r", 1, config.hidden + config.intermediate);
-  lora.alpha = reader.Number("lora_alpha", 0, 1e30);
+  const LoraScaling scaling(json, file, config.hidden + config.intermediate);
   Check(Exists(directory / kLoraTensors) || !Exists(directory / "adapter_model.bin"),
         "{}: adapter_model.bin is pickled, which is not read; save the adapter with peft (save_pretrained), which "
         "writes {}",
         directory.string(), kLoraTensors);
-  lora.factors = FactorReader(directory / kLoraTensors, config, plan, lora.rank).Read();
+  const std::vector<std::string> saved = SavedModules(json, file);
+  Lora lora = FactorReader(directory / kLoraTensors, config, plan, scaling).Read(saved);
+  for (const std::string& module : saved) {
+    const bool head = module == kHead;
+    Check((head ? lora.head : lora.embedding).whole.size() > 0,
+          "{}: modules_to_save has {}, and {} has no tensor of it", file, module, kLoraTensors);
+  }
   return lora;
 }
 

@@ -24,17 +24,31 @@ struct LoraFactors {
   Matrix<float> a, b;                   // (rank, input), (output, rank)
 };
 
+// The change of the embedding table or the head, (vocab, hidden): `whole` or, if that is empty, the model's table, plus
+// scale b a.
+struct LoraTable {
+  Matrix<float> whole = {};
+  Matrix<float> a = {}, b = {};  // (rank, hidden), (vocab, rank), or empty
+  double scale = 0;
+
+  bool empty() const { return whole.size() == 0 && a.size() == 0; }
+};
+
 struct Lora {
   int64_t rank = 0;
   double alpha = 0;
   std::vector<LoraFactors> factors;  // any order; one per layer and tensor
+  // Only of adapters that other programs have made. `one_table`: the head is the embedding table after the change, too.
+  LoraTable embedding = {}, head = {};
+  bool one_table = false;
 
   double scale() const { return alpha / static_cast<double>(rank); }
 };
 
 // Returns the plan in which every projection W that has factors is replaced by W + scale b a, computed in float32 and
-// rounded to the type of W. Throws Error for a layer that the plan does not run, for a projection of a half that it
-// does not run, for factors of another shape, and for a result that the type cannot hold.
+// rounded to the type of W, and the head likewise. The embedding table is no tensor of a plan (models/lora_tables.h).
+// Throws Error for a layer that the plan does not run, for a projection of a half that it does not run, for factors of
+// another shape, and for a result that the type cannot hold.
 DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& lora);
 // The share of the change that rounding has lost: |merged - (W + scale b a)| / |scale b a| over all factors, in the
 // Frobenius norm. `merged` is MergeLora's result for the same arguments. 0 if there is no change.
@@ -59,7 +73,8 @@ void WriteLora(const Lora& lora, const ModelConfig& model, const DepthPlan& plan
 
 // Reads the factors in `directory`, in PEFT's format, for the blocks of `plan`. Throws Error naming file, key or tensor
 // for what is malformed, missing or left over, of another shape or not finite, and for settings of PEFT that change how
-// the factors are applied (DoRA, biases, ranks per module, ...).
+// the factors are applied (DoRA, biases, ...). Where modules have ranks or scales of their own, all factors get the
+// largest rank, with zeros, and a scale of 1.
 Lora ReadLora(const std::filesystem::path& directory, const ModelConfig& config, const DepthPlan& plan);
 
 }  // namespace shiftrt

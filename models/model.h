@@ -24,6 +24,7 @@ struct Model {
   DepthPlan plan;                        // the saved one, or all blocks
   std::shared_ptr<const Lora> lora;      // LoRA factors of a saved model, which are merged into the plan
   std::optional<DepthPlan> unmerged;     // the plan without them, where they are
+  bool own_embedding = false;            // an adapter has changed the embedding table; `weights` has it
   std::vector<int64_t> removed;          // layers of the original model that the saved plan lacks
   std::optional<Provenance> provenance;  // only a saved plan has one
 

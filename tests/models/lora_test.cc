@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/lora_tables.h"
 #include "runtime/elements.h"
 #include "runtime/random.h"
 #include "tests/models/checkpoint_files.h"
@@ -73,6 +74,21 @@ class LoraFiles : public testing::Test {
     const std::string what = Refusal([&] { Read(Pruned()); });
     EXPECT_NE(what.find(File(kLoraConfig).string()), std::string::npos) << what;
     EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
+  }
+
+  // Writes an adapter of these tensors, of rank kRank and alpha 2 kRank.
+  void WriteTables(const std::vector<std::pair<std::string, const Matrix<float>*>>& tensors,
+                   const Json& settings = Json::object()) const {
+    Json config = {{"peft_type", "LORA"}, {"r", kRank}, {"lora_alpha", 2 * kRank}};
+    config.update(settings);
+    fs::create_directories(directory_.path() / kLoraDirectory);
+    WriteText(File(kLoraConfig), config.dump());
+    std::vector<NamedTensor> named;
+    for (const auto& [name, matrix] : tensors)
+      named.push_back({name, {matrix->data(), DType::kFloat32, {matrix->rows(), matrix->cols()}}});
+    AtomicFile out(File(kLoraTensors));
+    WriteSafetensors(out, named, {});
+    out.Commit();
   }
 
   TemporaryDirectory directory_;
@@ -226,11 +242,13 @@ TEST_F(LoraFiles, SettingsThatChangeWhatItComputesAreRefused) {
   WriteText(File(kLoraConfig), full.dump());
   EXPECT_EQ(Read(plan).rank, kRank);
   for (const auto& [key, value] : std::initializer_list<std::pair<const char*, Json>>{{"use_dora", true},
-                                                                                      {"use_rslora", true},
                                                                                       {"bias", "all"},
                                                                                       {"fan_in_fan_out", true},
                                                                                       {"modules_to_save", {"lm_head"}},
-                                                                                      {"rank_pattern", {{"q_proj", 4}}},
+                                                                                      {"modules_to_save", {"norm"}},
+                                                                                      {"rank_pattern", {{"q_proj", 0}}},
+                                                                                      {"rank_pattern", {{"(q", 4}}},
+                                                                                      {"alpha_pattern", 3},
                                                                                       {"init_lora_weights", "pissa"},
                                                                                       {"something_new", 1}})
     ExpectConfigRefused(with(key, value), key);
@@ -249,8 +267,6 @@ TEST_F(LoraFiles, WhatIsNotSupportedIsRefusedWithAdvice) {
   const DepthPlan plan = Pruned();
   const std::vector<float> values(4, 0.0f);
   for (const auto& [name, word] : std::vector<std::pair<std::string, std::string>>{
-           {"base_model.model.lm_head.lora_A.weight", "changes lm_head"},
-           {"base_model.model.model.embed_tokens.lora_embedding_A", "changes embed_tokens"},
            {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight", "inside peft"}}) {
     Write(Everywhere(plan), plan);
     const TensorView tensor = {values.data(), DType::kFloat32, {2, 2}};
@@ -263,6 +279,135 @@ TEST_F(LoraFiles, WhatIsNotSupportedIsRefusedWithAdvice) {
   }
   std::filesystem::rename(File(kLoraTensors), File("adapter_model.bin"));
   EXPECT_NE(Refusal([&] { Read(plan); }).find("adapter_model.bin is pickled"), std::string::npos);
+}
+
+// W + scale B A by a loop in double.
+void ExpectChanged(const TensorView& before, const TensorView& after, const Matrix<float>& a, const Matrix<float>& b,
+                   double scale) {
+  const std::vector<double> w = Values(before), found = Values(after);
+  for (int64_t i = 0; i < before.rows(); ++i) {
+    for (int64_t j = 0; j < before.cols(); ++j) {
+      double expected = w[i * before.cols() + j];
+      for (int64_t r = 0; r < a.rows(); ++r) expected += scale * b(i, r) * a(r, j);
+      ASSERT_NEAR(found[i * before.cols() + j], expected, 1e-5) << i << " " << j;
+    }
+  }
+}
+
+// PEFT's scales: alpha / sqrt(rank) with use_rslora, and ranks and alphas by patterns of the modules' names.
+TEST_F(LoraFiles, RanksAndScalesAreThoseOfTheModule) {
+  const DepthPlan plan = DepthPlan::Original(weights_->config.layers);
+  Lora lora{.rank = kRank, .alpha = 6, .factors = {}};
+  lora.factors.push_back(Factors(weights_->config, 0, &BlockWeights::q));
+  lora.factors.push_back(Factors(weights_->config, 1, &BlockWeights::q));
+  lora.factors.push_back(Factors(weights_->config, 1, &BlockWeights::down));
+  Write(lora, plan);
+  const Json good = Config();
+  const double root = std::sqrt(static_cast<double>(kRank));
+  struct Case {
+    Json settings;
+    double scales[3];
+  };
+  for (const auto& [settings, scales] : std::vector<Case>{
+           {{{"use_rslora", true}}, {6 / root, 6 / root, 6 / root}},
+           {{{"alpha_pattern", {{"q_proj", 9}}}}, {3, 3, 2}},
+           {{{"alpha_pattern", {{"layers.1.*", 0}}}}, {2, 0, 0}},
+           {{{"alpha_pattern", {{"proj", 9}}}}, {2, 2, 2}},  // a whole part of the name, from a point on
+           {{{"rank_pattern", {{".*_proj", kRank}}}, {"r", 1}, {"alpha_pattern", {{".*q_proj", 12}}}}, {4, 4, 2}},
+           {{{"alpha_pattern", {{"model.layers.0.self_attn.q_proj", 3}}}, {"use_rslora", true}},
+            {3 / root, 6 / root, 6 / root}}}) {
+    SCOPED_TRACE(settings.dump());
+    Json config = good;
+    config.update(settings);
+    WriteText(File(kLoraConfig), config.dump());
+    const DepthPlan merged = MergeLora(*weights_, plan, Read(plan));
+    for (size_t i = 0; i < lora.factors.size(); ++i) {
+      const LoraFactors& f = lora.factors[i];
+      ExpectChanged(weights_->blocks[f.layer].*f.tensor->member,
+                    (*merged.stages[f.layer].block().own).*f.tensor->member, f.a, f.b, scales[i]);
+    }
+  }
+  ExpectConfigRefused({{"peft_type", "LORA"},
+                       {"r", kRank},
+                       {"lora_alpha", 1},
+                       {"alpha_pattern", {{"q_proj", 1}, {"self_attn.q_proj", 2}}}},
+                      "two patterns");
+}
+
+TEST_F(LoraFiles, FactorsOfDifferentRanksAreMergedAlike) {
+  const DepthPlan plan = DepthPlan::Original(weights_->config.layers);
+  const std::vector<int64_t> shape = Row(&BlockWeights::k).Shape(weights_->config);
+  const Matrix<float> a = RandomMatrix(1, shape[1], 1), b = RandomMatrix(shape[0], 1, 2);
+  const LoraFactors wide = Factors(weights_->config, 0, &BlockWeights::q);
+  const std::string layer = "base_model.model.model.layers.0.self_attn.";
+  WriteTables({{layer + "k_proj.lora_A.weight", &a},
+               {layer + "k_proj.lora_B.weight", &b},
+               {layer + "q_proj.lora_A.weight", &wide.a},
+               {layer + "q_proj.lora_B.weight", &wide.b}},
+              {{"rank_pattern", {{"k_proj", 1}}}, {"alpha_pattern", {{"k_proj", 5}}}});
+  const Lora lora = Read(plan);
+  EXPECT_EQ(lora.rank, kRank);
+  const BlockWeights& own = *MergeLora(*weights_, plan, lora).stages[0].block().own;
+  ExpectChanged(weights_->blocks[0].k, own.k, a, b, 5);
+  ExpectChanged(weights_->blocks[0].q, own.q, wide.a, wide.b, 2);
+}
+
+// As in PEFT, a tied head is changed only where the adapter says so.
+TEST_F(LoraFiles, TheHeadAndTheEmbeddingTableCanHaveFactors) {
+  const ModelConfig& config = weights_->config;
+  const DepthPlan plan = DepthPlan::Original(config.layers);
+  const Matrix<float> a = RandomMatrix(kRank, config.hidden, 1), b = RandomMatrix(config.vocab, kRank, 2);
+  WriteTables({{"base_model.model.lm_head.lora_A.weight", &a}, {"base_model.model.lm_head.lora_B.weight", &b}});
+  const Lora head = Read(plan);
+  EXPECT_EQ(WithLoraEmbedding(weights_, head), weights_);
+  const DepthPlan merged = MergeLora(*weights_, plan, head);
+  EXPECT_FALSE(merged.TiedHead(*weights_));
+  ExpectChanged(weights_->head, merged.Output(*weights_).head, a, b, 2);
+
+  Matrix<float> down(kRank, config.vocab), up(config.hidden, kRank);  // PEFT has the factors of the transposed table
+  for (int64_t r = 0; r < kRank; ++r) {
+    for (int64_t i = 0; i < config.vocab; ++i) down(r, i) = b(i, r);
+    for (int64_t j = 0; j < config.hidden; ++j) up(j, r) = a(r, j);
+  }
+  const std::string name = "base_model.model.model.embed_tokens.lora_embedding_";
+  WriteTables({{name + "A", &down}, {name + "B", &up}});
+  const Lora embedding = Read(plan);
+  const auto changed = WithLoraEmbedding(weights_, embedding);
+  ExpectChanged(weights_->embedding, changed->embedding, a, b, 2);
+  EXPECT_FALSE(plan.TiedHead(*changed));
+  EXPECT_EQ(changed->head.data, weights_->embedding.data);
+  EXPECT_EQ(MergeLora(*changed, plan, embedding).output, nullptr);
+}
+
+TEST_F(LoraFiles, TheHeadAndTheEmbeddingTableCanBeReplaced) {
+  const ModelConfig& config = weights_->config;
+  const DepthPlan plan = DepthPlan::Original(config.layers);
+  const Matrix<float> table = RandomMatrix(config.vocab, config.hidden, 1),
+                      other = RandomMatrix(config.vocab, config.hidden, 2);
+  const std::string embedding = "base_model.model.model.embed_tokens.weight", head = "base_model.model.lm_head.weight";
+  const auto same = [](const TensorView& found, const Matrix<float>& expected) {
+    const std::vector<double> values = Values(found);
+    return std::equal(values.begin(), values.end(), expected.span().begin(), expected.span().end());
+  };
+  WriteTables({{embedding, &table}, {head, &other}}, {{"modules_to_save", {"embed_tokens", "lm_head"}}});
+  const Lora both = Read(plan);
+  const auto changed = WithLoraEmbedding(weights_, both);
+  EXPECT_TRUE(same(changed->embedding, table));
+  EXPECT_TRUE(same(MergeLora(*changed, plan, both).Output(*changed).head, other));
+  EXPECT_NE(changed->Fingerprint(), weights_->Fingerprint());
+
+  // Without modules_to_save the tensor of a tied head is the table.
+  WriteTables({{embedding, &table}});
+  const Lora tied = Read(plan);
+  const auto one = WithLoraEmbedding(weights_, tied);
+  EXPECT_TRUE(MergeLora(*one, plan, tied).TiedHead(*one));
+  EXPECT_TRUE(same(plan.Output(*one).head, table));
+  WriteTables({{embedding, &table}, {head, &other}});
+  EXPECT_NE(Refusal([&] { Read(plan); }).find("merge the adapter with peft"), std::string::npos);
+  const Matrix<float> longer = RandomMatrix(config.vocab + 1, config.hidden, 1);
+  WriteTables({{embedding, &longer}});
+  EXPECT_NE(Refusal([&] { Read(plan); }).find(fmt::format("expected float32, float16 or bfloat16 [{}", config.vocab)),
+            std::string::npos);
 }
 
 TEST_F(LoraFiles, AreOfTheModelThatTheyAreReadFor) {
