@@ -11,7 +11,7 @@ namespace shiftrt {
 namespace {
 
 struct FileType {
-  int64_t code;  // of general.file_type
+  int64_t code;  // the value of general.file_type
   const char* name;
 };
 constexpr FileType kQuantised[] = {{2, "Q4_0"},    {3, "Q4_1"},    {7, "Q8_0"},    {8, "Q5_0"},     {9, "Q5_1"},

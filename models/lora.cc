@@ -257,7 +257,8 @@ class FactorReader {
       table.a = Take(name + kA, rank, config_.hidden);
       table.b = Take(name + kB, config_.vocab, rank);
     } else if (const std::string a = name + ".lora_embedding_A", b = name + ".lora_embedding_B";
-               file_.tensors().contains(a) || file_.tensors().contains(b)) {  // of the transposed table
+               file_.tensors().contains(a) ||
+               file_.tensors().contains(b)) {  // the factors are those of the transposed table
       table.b = Transposed(Take(a, rank, config_.vocab));
       table.a = Transposed(Take(b, config_.hidden, rank));
     }

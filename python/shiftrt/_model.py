@@ -82,7 +82,7 @@ def _word(value) -> str:
 
 
 def _resources(device: str, threads: int, memory: int, products: str) -> _native.Resources:
-    """What computations may use; "auto" is the first GPU where there is one, as on the command line."""
+    """The resources that computations may use; "auto" means the first GPU where there is one, as on the command line."""
     gpus = [0] if device == "auto" else _gpus(device)
     try:
         if gpus:

@@ -13,7 +13,7 @@ namespace {
 
 using lapack::ToInt;
 
-constexpr int kReflectors = 64;  // of a block of dormtr, which its workspace is for
+constexpr int kReflectors = 64;  // a block of dormtr has so many, and its workspace is for them
 
 thread_local Progress* reported = nullptr;
 

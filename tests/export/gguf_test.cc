@@ -167,7 +167,7 @@ TEST_F(GgufExport, Q8) {
   EXPECT_EQ(file.metadata().Integer("general.file_type", 0, 100), 7);
 }
 
-// What was decoded from a quantised file says so wherever it goes.
+// An export of numbers that were decoded from a quantised file says so.
 TEST_F(GgufExport, AnExportOfAQuantisedFileNamesItsTypes) {
   settings_.q8_0 = true;
   const Model original = WithTokenizer("LlamaForCausalLM", "sentencepiece");
