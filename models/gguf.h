@@ -34,8 +34,9 @@ bool EndsGgufReply(std::string_view text);
 inline constexpr const char *kGgufEndOfText = "tokenizer.ggml.eos_token_id",
                             *kGgufEndOfTurn = "tokenizer.ggml.eot_token_id";
 
-// The name that llama.cpp gives to the quantisation of a GGUF file, such as "Q4_K_M"; the types of the quantised tensors
-// where general.file_type names none. Empty for a model without quantised tensors, and for one that is no GGUF file.
+// The name that llama.cpp gives to the quantisation of a GGUF file, such as "Q4_K_M"; the types of the quantised
+// tensors where general.file_type names none. Empty for a model without quantised tensors, and for one that is no GGUF
+// file.
 std::string QuantisationOf(const std::filesystem::path& model);
 // A note for an export of a model whose numbers were decoded from a quantised GGUF file; empty for another model.
 std::string NoteOfQuantisation(const Weights& weights);
