@@ -15,7 +15,7 @@
 namespace shiftrt::linalg {
 namespace {
 
-const Context kContext{2, Isa::kPortable};
+const Context kTwoThreads{2, Isa::kPortable};
 
 // Keeps what is reported, and stops the computation at the report with this index.
 class Listener : public Progress {
@@ -39,11 +39,11 @@ TEST(Large, CholeskyInBlocksIsThatOfOneCall) {
   for (const int64_t n : {1, 15, 16, 17, 100}) {
     const Matrix<double> a = cases::GramOf(2 * n + 3, n), b = cases::GramOf(n + 2, n), x = b.Clone(), once = a.Clone(),
                          blocks = a.Clone(), y = b.Clone();
-    ASSERT_TRUE(CholeskySolve(kContext, once.view(), x.view(), nullptr));
+    ASSERT_TRUE(CholeskySolve(kTwoThreads, once.view(), x.view(), nullptr));
     Listener listener;
     const ReportsSolves reports(listener);
-    ASSERT_TRUE(FactorInBlocks(kContext, blocks.view(), 16));
-    SolveInBlocks(kContext, blocks.view(), y.view());
+    ASSERT_TRUE(FactorInBlocks(kTwoThreads, blocks.view(), 16));
+    SolveInBlocks(kTwoThreads, blocks.view(), y.view());
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = i; j < n; ++j) ASSERT_NEAR(blocks(i, j), once(i, j), 1e-9 * (1 + std::abs(once(i, i))));
       for (int64_t j = 0; j < n; ++j) ASSERT_NEAR(y(i, j), x(i, j), 1e-7);
@@ -59,34 +59,35 @@ TEST(Large, CholeskyInBlocksFindsWhatIsNotDefinite) {
   for (const int64_t at : {0, 20, 39}) {
     const Matrix<double> a = cases::GramOf(100, 40);
     a(at, at) = -1;
-    EXPECT_FALSE(FactorInBlocks(kContext, a.view(), 16)) << at;
+    EXPECT_FALSE(FactorInBlocks(kTwoThreads, a.view(), 16)) << at;
   }
 }
 
 TEST(Large, TridiagonalFormInBlocksIsThatOfOneCall) {
-  const auto solver = MakeHostSolver(kContext);
+  const auto solver = MakeHostSolver(kTwoThreads);
   for (const int64_t n : {1, 2, 7, 8, 9, 40, 97}) {
     const Matrix<double> a = cases::Symmetric(n, 5), blocks = a.Clone();
     const ArrayPtr once = solver->Uploaded(a.view());
-    const Tridiagonal expected = solver->Tridiagonalize(*once), t = TridiagonalizeInBlocks(kContext, blocks.view(), 4);
+    const Tridiagonal expected = solver->Tridiagonalize(*once),
+                      t = TridiagonalizeInBlocks(kTwoThreads, blocks.view(), 4);
     for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(t.diagonal[i], expected.diagonal[i], 1e-10) << n << " " << i;
     for (int64_t i = 0; i + 1 < n; ++i) ASSERT_NEAR(t.beside[i], expected.beside[i], 1e-10) << n << " " << i;
     // The reflectors, too: rotated from either form, rows are the same.
     const Matrix<double> rows = cases::Symmetric(n, 6);
     const ArrayPtr rotated = solver->Uploaded(rows.view());
     solver->Rotate(*once, expected, *rotated);
-    RotateRows(kContext, blocks.view(), t, rows.view());
+    RotateRows(kTwoThreads, blocks.view(), t, rows.view());
     const Matrix<double> wanted = solver->Downloaded(*rotated);
     for (int64_t i = 0; i < rows.size(); ++i) ASSERT_NEAR(rows.data()[i], wanted.data()[i], 1e-10);
   }
 }
 
 TEST(Large, EigenvaluesInBlocksAreThoseOfOneCall) {
-  const auto solver = MakeHostSolver(kContext);
+  const auto solver = MakeHostSolver(kTwoThreads);
   for (const int64_t n : {1, 3, 70, 130}) {
     const Matrix<double> a = cases::Symmetric(n, 5), vectors = a.Clone();
     const std::vector<double> expected = solver->Eigen(*solver->Uploaded(a.view())),
-                              values = EigenInBlocks(kContext, vectors.view());
+                              values = EigenInBlocks(kTwoThreads, vectors.view());
     for (int64_t i = 0; i < n; ++i) {
       ASSERT_NEAR(values[i], expected[i], 1e-10);
       for (int64_t j = 0; j < n; ++j) {  // a v = value v
@@ -101,9 +102,9 @@ TEST(Large, EigenvaluesInBlocksAreThoseOfOneCall) {
 TEST(Large, WhatTheListenerThrowsEndsTheWork) {
   Listener listener(2);
   const ReportsSolves reports(listener);
-  EXPECT_THROW(FactorInBlocks(kContext, cases::GramOf(200, 100).view(), 16), Error);
+  EXPECT_THROW(FactorInBlocks(kTwoThreads, cases::GramOf(200, 100).view(), 16), Error);
   EXPECT_EQ(listener.reports.size(), 2U);
-  EXPECT_THROW(TridiagonalizeInBlocks(kContext, cases::Symmetric(100, 1).view(), 4), Error);
+  EXPECT_THROW(TridiagonalizeInBlocks(kTwoThreads, cases::Symmetric(100, 1).view(), 4), Error);
 }
 
 TEST(Large, RangesCoverEachItemOnce) {
