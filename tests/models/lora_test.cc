@@ -347,7 +347,8 @@ TEST_F(LoraFiles, FactorsOfDifferentRanksAreMergedAlike) {
               {{"rank_pattern", {{"k_proj", 1}}}, {"alpha_pattern", {{"k_proj", 5}}}});
   const Lora lora = Read(plan);
   EXPECT_EQ(lora.rank, kRank);
-  const BlockWeights& own = *MergeLora(*weights_, plan, lora).stages[0].block().own;
+  const DepthPlan merged = MergeLora(*weights_, plan, lora);
+  const BlockWeights& own = *merged.stages[0].block().own;
   ExpectChanged(weights_->blocks[0].k, own.k, a, b, 5);
   ExpectChanged(weights_->blocks[0].q, own.q, wide.a, wide.b, 2);
 }
