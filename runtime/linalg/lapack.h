@@ -24,8 +24,8 @@ void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const 
              const int* lwork, int* iwork, const int* liwork, int* info, size_t, size_t);
 void dsytrd_(const char* uplo, const int* n, double* a, const int* lda, double* d, double* e, double* tau, double* work,
              const int* lwork, int* info, size_t);
-void dlatrd_(const char* uplo, const int* n, const int* nb, double* a, const int* lda, double* e, double* tau, double* w,
-             const int* ldw, size_t);
+void dlatrd_(const char* uplo, const int* n, const int* nb, double* a, const int* lda, double* e, double* tau,
+             double* w, const int* ldw, size_t);
 void dstedc_(const char* compz, const int* n, double* d, double* e, double* z, const int* ldz, double* work,
              const int* lwork, int* iwork, const int* liwork, int* info, size_t);
 void dsterf_(const int* n, double* d, double* e, int* info);

@@ -32,8 +32,8 @@ struct RidgeSolution {
 // Solves (G + lambda I) X = C. With a free bias G and C are centred first and lambda acts on A alone. gcv minimises the
 // generalised cross-validation score summed over outputs, over a logarithmic grid whose steps become finer around the
 // best of the coarser ones, from one eigendecomposition, or where Solver::AvoidsEigen() from one tridiagonal form if no
-// direction has to be left out; holdout minimises the squared error on the tokens of `heldout`, over the same grid. Throws Error when
-// there are no tokens, or none held out for holdout.
+// direction has to be left out; holdout minimises the squared error on the tokens of `heldout`, over the same grid.
+// Throws Error when there are no tokens, or none held out for holdout.
 RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const RidgeOptions& options,
                          const RidgeSums* heldout = nullptr);
 
