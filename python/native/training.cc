@@ -27,11 +27,12 @@ using Setter = std::function<void(FinetuneSettings& settings, nb::handle value)>
 
 template <typename Object, typename T>
 Setter Into(T Object::*member) {
+  using Value = std::conditional_t<std::is_same_v<T, TextName>, std::string, T>;
   return [member](FinetuneSettings& settings, nb::handle value) {
     if constexpr (std::is_same_v<Object, LoraOptions>) {
-      settings.lora.*member = nb::cast<T>(value);
+      settings.lora.*member = nb::cast<Value>(value);
     } else {
-      settings.*member = nb::cast<T>(value);
+      settings.*member = nb::cast<Value>(value);
     }
   };
 }
