@@ -48,7 +48,7 @@ std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
   tensors.insert(tensors.end(), extras.tensors.begin(), extras.tensors.end());
   WriteCheckpoint(tensors, job.settings.shard_bytes, out, job.progress);
   out.Create("config.json").Write(config.dump(2) + "\n");
-  CopyCompanions(job.model, out);
+  if (std::string note = CopyCompanions(job.model, out); !note.empty()) notes.push_back(std::move(note));
   if (const std::string generation = GenerationConfig(config); IsGguf(job.model.directory) && !generation.empty())
     out.Create("generation_config.json").Write(generation);
   for (const auto& [name, content] : extras.files) out.Create(name).Write(content);

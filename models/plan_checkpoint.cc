@@ -167,12 +167,19 @@ void WriteCheckpoint(std::span<const TensorOfParts> tensors, int64_t shard_bytes
   directory.Create("model.safetensors.index.json").Write(index.dump(2) + "\n");
 }
 
-void CopyCompanions(const Model& model, AtomicDirectory& directory) {
+std::string CopyCompanions(const Model& model, AtomicDirectory& directory) {
   if (IsGguf(model.directory)) {
     const GgufFile file(model.directory);
-    if (!HasGgufTokenizer(file)) return;
-    for (const auto& [name, text] : GgufTokenizerFiles(file)) directory.Create(name).Write(text);
-    return;
+    if (!HasGgufTokenizer(file)) return "";
+    std::map<std::string, std::string> files;
+    try {
+      files = GgufTokenizerFiles(file);
+    } catch (const Error& error) {
+      return fmt::format("There is no tokenizer in the directory, because the file's cannot be written as one: {}.",
+                         error.what());
+    }
+    for (const auto& [name, text] : files) directory.Create(name).Write(text);
+    return "";
   }
   for (const char* file :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -181,6 +188,7 @@ void CopyCompanions(const Model& model, AtomicDirectory& directory) {
     if (Exists(model.directory / file)) directory.Create(file).Write(ReadFile(model.directory / file));
   for (const std::filesystem::path& file : FurtherTemplateFiles(model.directory))
     directory.Create(fmt::format("{}/{}", kFurtherTemplates, file.filename().string())).Write(ReadFile(file));
+  return "";
 }
 
 }  // namespace shiftrt

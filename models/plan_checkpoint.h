@@ -48,7 +48,8 @@ void WriteCheckpoint(std::span<const TensorOfParts> tensors, int64_t shard_bytes
                      Progress& progress);
 
 // Copies the files beside the weights of the model: tokenizer, generation settings, chat template, licence. From a GGUF
-// file, writes the tokenizer and the chat template.
-void CopyCompanions(const Model& model, AtomicDirectory& directory);
+// file, writes the tokenizer and the chat template. Returns a sentence for the user if that tokenizer cannot be written
+// as files, and then writes none; otherwise "".
+[[nodiscard]] std::string CopyCompanions(const Model& model, AtomicDirectory& directory);
 
 }  // namespace shiftrt

@@ -127,7 +127,9 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
     const Json config = PlanConfig(model, plan);
     const bool all = IsStock(plan) && lora == nullptr;
     out.Create("config.json").Write((all ? config : Marked(config)).dump(2) + "\n");
-    CopyCompanions(model, out);
+    const std::string without_tokenizer = CopyCompanions(model, out);
+    Check(without_tokenizer.empty(), "{}: save without the weights, or export the model: {}", directory.string(),
+          without_tokenizer);
     fingerprint = kept.Fingerprint();
   } else {
     fingerprint = weights.Fingerprint();

@@ -117,7 +117,7 @@ class Reader {
     for (const json& step : Flatten(Present(root, "normalizer"), "normalizers", where_)) {
       const std::string type = Type(step);
       if (type == "Prepend") {
-        prepend = PreTokenizer::Prepend::kAlways;
+        prepend = IsWithoutPrefix() ? PreTokenizer::Prepend::kNever : PreTokenizer::Prepend::kAlways;
       } else if (type != "Precompiled" && type != "Replace" && type != "Strip") {
         Refuse("normalizer", type);
       }
@@ -185,8 +185,8 @@ class Reader {
     } else if (type == "Strip") {
       parts_.normalizer.AddStrip(Flag(step, "strip_left", true), Flag(step, "strip_right", true));
     } else if (type == "Prepend") {
-      if (!IsWithoutPrefix()) parts_.normalizer.AddPrepend(step.at("prepend").get<std::string>());
-      prepends_ = true;
+      prepends_ = !IsWithoutPrefix();
+      if (prepends_) parts_.normalizer.AddPrepend(step.at("prepend").get<std::string>());
     } else if (type == "Replace" && step.at("pattern").contains("String")) {
       parts_.normalizer.AddReplace(PatternString(step), step.at("content").get<std::string>());
     } else if (type == "Replace") {

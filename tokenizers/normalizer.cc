@@ -13,12 +13,11 @@ namespace shiftrt {
 
 std::string Normalizer::Apply(std::string_view text) const {
   std::string out(text);
-  for (const auto& step : steps_)
-    out = std::visit([&](const auto& one) { return Run(one, std::move(out), text.size()); }, step);
+  for (const auto& step : steps_) out = std::visit([&](const auto& one) { return Run(one, out, text.size()); }, step);
   return out;
 }
 
-std::string Normalizer::Run(const Form& form, std::string text, size_t /*size*/) {
+std::string Normalizer::Run(const Form& form, const std::string& text, size_t /*size*/) {
   // No form changes ASCII, and NFC nothing below U+0300 (lead byte 0xCC).
   const uint8_t first = form == Form::kNfc ? 0xCC : 0x80;
   if (std::all_of(text.begin(), text.end(), [&](char c) { return static_cast<uint8_t>(c) < first; })) return text;
@@ -34,16 +33,15 @@ std::string Normalizer::Run(const Form& form, std::string text, size_t /*size*/)
   return std::string(reinterpret_cast<const char*>(out), static_cast<size_t>(length));
 }
 
-std::string Normalizer::Run(const Prepend& step, std::string text, size_t /*size*/) {
-  if (!text.empty()) text.insert(0, step.prefix);
-  return text;
+std::string Normalizer::Run(const Prepend& step, const std::string& text, size_t /*size*/) {
+  return text.empty() ? text : step.prefix + text;
 }
 
-std::string Normalizer::Run(const Replace& step, std::string text, size_t size) {
+std::string Normalizer::Run(const Replace& step, const std::string& text, size_t size) {
   return ReplaceWithin(size, text, step.from, step.to);
 }
 
-std::string Normalizer::Run(const ReplaceMatches& step, std::string text, size_t size) {
+std::string Normalizer::Run(const ReplaceMatches& step, const std::string& text, size_t size) {
   std::string out;
   step.from.Split(text, [&](std::string_view piece, bool matched) {
     out += matched ? std::string_view(step.to) : piece;
@@ -54,7 +52,7 @@ std::string Normalizer::Run(const ReplaceMatches& step, std::string text, size_t
 }
 
 // Character by character, as the library does: a final sigma is not looked for.
-std::string Normalizer::Run(const Lowercase& /*step*/, std::string text, size_t /*size*/) {
+std::string Normalizer::Run(const Lowercase& /*step*/, const std::string& text, size_t /*size*/) {
   std::string out;
   for (std::string_view rest = text; !rest.empty();) {
     const size_t length = FirstCharacter(rest).length;
@@ -71,7 +69,7 @@ std::string Normalizer::Run(const Lowercase& /*step*/, std::string text, size_t 
   return out;
 }
 
-std::string Normalizer::Run(const Strip& step, std::string text, size_t /*size*/) {
+std::string Normalizer::Run(const Strip& step, const std::string& text, size_t /*size*/) {
   const std::string_view all = text;
   const size_t begin = step.left ? LeadingSpace(all) : 0;
   const size_t end = step.right ? TrailingSpace(all.substr(begin)) + begin : all.size();

@@ -68,12 +68,12 @@ class Normalizer {
     bool left, right;
   };
 
-  static std::string Run(const Form& form, std::string text, size_t size);
-  static std::string Run(const Prepend& step, std::string text, size_t size);
-  static std::string Run(const Replace& step, std::string text, size_t size);
-  static std::string Run(const ReplaceMatches& step, std::string text, size_t size);
-  static std::string Run(const Lowercase& step, std::string text, size_t size);
-  static std::string Run(const Strip& step, std::string text, size_t size);
+  static std::string Run(const Form& form, const std::string& text, size_t size);
+  static std::string Run(const Prepend& step, const std::string& text, size_t size);
+  static std::string Run(const Replace& step, const std::string& text, size_t size);
+  static std::string Run(const ReplaceMatches& step, const std::string& text, size_t size);
+  static std::string Run(const Lowercase& step, const std::string& text, size_t size);
+  static std::string Run(const Strip& step, const std::string& text, size_t size);
 
   std::vector<std::variant<Form, Prepend, Replace, ReplaceMatches, Lowercase, Strip>> steps_;
 };

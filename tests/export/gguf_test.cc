@@ -264,6 +264,27 @@ TEST_F(GgufExport, TokensBeforeATextThatAreNotBosAreSaid) {
   EXPECT_FALSE(OpenModel(File().string()).tokenizer->adds_bos());
 }
 
+// Weights need no tokenizer: a file with a pre-tokenizer that is not known is exported, and what is missing is said.
+TEST_F(GgufExport, ATokenizerThatIsNotKnownIsCopiedOrSaid) {
+  const Model model = WithTokenizer("LlamaForCausalLM", "llama3-json");
+  Write("gguf", model, model.plan);
+  std::string bytes = ReadFile(File());
+  bytes.replace(bytes.find("llama-bpe", bytes.find("tokenizer.ggml.pre")), 9, "other-bpe");
+  const fs::path kept = directory_.path() / "kept.gguf";
+  WriteText(kept, bytes);
+  fs::remove_all(out_);
+  const Model opened = OpenModel(kept.string());
+  EXPECT_THROW(opened.RequireTokenizer(), Error);
+  Write("gguf", opened, opened.plan);
+  EXPECT_EQ(GgufFile(File()).metadata().Text("tokenizer.ggml.pre"), "other-bpe");
+  fs::remove_all(out_);
+  const std::vector<std::string> notes = Write("hf", opened, opened.plan);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("There is no tokenizer in the directory"), std::string::npos);
+  EXPECT_NE(notes[0].find("tokenizer.ggml.pre other-bpe is not supported"), std::string::npos);
+  EXPECT_FALSE(OpenModel(out_.string()).tokenizer);
+}
+
 TEST_F(GgufExport, TokenizersGiveTheSameIds) {
   Json expected;
   std::ifstream(TestDirectory() / "goldens/tokenizers/expected.json") >> expected;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <thread>
@@ -38,6 +40,7 @@ TEST(Deferred, CopiesAndThreadsShareOneTokenizer) {
   const DeferredTokenizer copy = tokenizer;  // NOLINT(performance-unnecessary-copy-initialization)
   std::vector<const Tokenizer*> found(4);
   std::vector<std::thread> threads;
+  threads.reserve(found.size());
   for (const Tokenizer*& one : found)
     threads.emplace_back(
         [&one, &tokenizer, &copy, even = (&one - found.data()) % 2 == 0] { one = &(even ? tokenizer : copy).Get(); });
@@ -55,6 +58,22 @@ TEST(Deferred, EveryCallSaysWhyItFails) {
     EXPECT_NE(EncodeError(tokenizer, "a").find(directory.path().string()), std::string::npos) << i;
   std::filesystem::copy_file(kLlama3 / "tokenizer.json", file, std::filesystem::copy_options::overwrite_existing);
   EXPECT_EQ(EncodeError(tokenizer, "a"), "");
+}
+
+TEST(Deferred, NotesAreToldOnceWhenItIsLoaded) {
+  const TemporaryDirectory directory;
+  nlohmann::json root;
+  std::ifstream(kLlama3 / "tokenizer.json") >> root;
+  root["decoder"] = nullptr;
+  WriteText(directory.path() / "tokenizer.json", root.dump());
+  const DeferredTokenizer tokenizer(directory.path(), 1000);
+  std::vector<std::string> told;
+  tokenizer.Hear([&](const std::string& note) { told.push_back(note); });
+  EXPECT_TRUE(told.empty());
+  tokenizer->Encode("a");
+  tokenizer->Encode("b");
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("there is no decoder"), std::string::npos);
 }
 
 TEST(Deferred, OnlyTextWithATokenThatHasNoRowIsRefused) {
