@@ -330,7 +330,10 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
   json config;
   if (IsSentencePiece(metadata)) {
     files["tokenizer.model"] = SentencePieceModel(metadata, tokens);
-    config = {{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", tokens.add_bos.value_or(true)}};
+    // Readers of GGUF put the space before text behind a special token too, and transformers 5 does so with legacy
+    // only.
+    config = {
+        {"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", tokens.add_bos.value_or(true)}, {"legacy", true}};
     // transformers takes the space before a text from this key and not from tokenizer.model.
     if (!metadata.Flag(kAddSpace, true)) config["add_prefix_space"] = false;
     if (const auto added = StrippingTokens(metadata, tokens); !added.empty())

@@ -246,6 +246,7 @@ TEST_F(GgufTokenizer, TheFilesSayThatNoSpaceIsAdded) {
   };
   EXPECT_EQ(config(false).value("add_prefix_space", true), false);
   EXPECT_FALSE(config(true).contains("add_prefix_space"));
+  EXPECT_EQ(config(true).value("legacy", false), true);
 }
 
 // llama.cpp's converter writes Gemma's vocabulary like this: <unk> is a control token, and runs of spaces are
