@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/lora_scaling.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 
 #include "models/config_reader.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -16,13 +20,25 @@ namespace {
 
 constexpr double kMostAlpha = 1e30;
 
-// True if the module is called so, or its name ends with it behind a point, as in PEFT's get_pattern_key.
+// True if the module is called so, or its name ends with it behind a point, as
+// in PEFT's get_pattern_key. Throws Error at PCRE2's limits, which a pattern
+// with nested repetitions reaches.
 bool Matches(const std::string& pattern, const std::string& module, const std::string& where) {
-  try {
-    return std::regex_match(module, std::regex("(?:.*\\.)?(?:" + pattern + ")"));
-  } catch (const std::regex_error&) {
-    Fail("{}: \"{}\" is no regular expression", where, pattern);
-  }
+  const std::string whole = "(?:.*\\.)?(?:" + pattern + ")";
+  int code = 0;
+  PCRE2_SIZE at = 0;
+  const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> compiled(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(whole.data()), whole.size(), PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code,
+                    &at, nullptr),
+      &pcre2_code_free);
+  Check(compiled != nullptr, "{}: \"{}\" is no regular expression", where, Printable(pattern));
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
+      pcre2_match_data_create_from_pattern(compiled.get(), nullptr), &pcre2_match_data_free);
+  const int found = pcre2_match(compiled.get(), reinterpret_cast<PCRE2_SPTR>(module.data()), module.size(), 0, 0,
+                                match.get(), nullptr);
+  Check(found >= 0 || found == PCRE2_ERROR_NOMATCH, "{}: \"{}\" takes too long to compare with {}", where,
+        Printable(pattern), module);
+  return found >= 0;
 }
 
 }  // namespace
@@ -63,7 +79,9 @@ double LoraScaling::Matched(const char* key, const std::string& module, double o
   for (const auto& [pattern, value] : patterns->items()) {
     if (!Matches(pattern, module, fmt::format("{}: {}", file_, key))) continue;
     Check(!found || *found == value.get<double>(),
-          "{}: {} has two patterns for {} with different values; merge the adapter with peft", file_, key, module);
+          "{}: {} has two patterns for {} with different values; merge the "
+          "adapter with peft",
+          file_, key, module);
     found = value.get<double>();
   }
   return found.value_or(otherwise);
