@@ -133,6 +133,7 @@ void CheckRecipe(const LanguageModel& model, const Recipe& recipe) {
   const Model& original = model.impl().model;
   CheckOriginal(original);
   CheckOptions(recipe, original.weights->config, original.weights->split());
+  RemovalCount(recipe.prune, *original.weights);  // throws for what cannot be removed
 }
 
 struct RepairJob::Impl {

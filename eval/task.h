@@ -38,7 +38,8 @@ enum class Shots {
 // and a Parquet file may stand for one of JSON lines.
 struct Task {
   std::string name;
-  std::string title;  // as people write it
+  std::string alias = {};  // its name in other programs, where that is another
+  std::string title;       // as people write it
   TaskKind kind = TaskKind::kChoice;
   std::string metric;  // the one quoted (and mixed into the seven-task mean, as the paper does)
   std::vector<std::string> metrics;
@@ -60,7 +61,7 @@ inline constexpr const char* kHubRevision = "refs/convert/parquet";
 
 // All tasks, in the order of --help.
 const std::vector<Task>& Tasks();
-// nullptr if there is none of that name.
+// By name or alias; nullptr if there is none.
 const Task* FindTask(std::string_view name);
 // The names of all tasks, with commas between them.
 std::string TaskNames();

@@ -28,7 +28,7 @@ const std::vector<Task>& Tasks() {
 
 const Task* FindTask(std::string_view name) {
   for (const Task& task : Tasks())
-    if (task.name == name) return &task;
+    if (name == task.name || (!name.empty() && name == task.alias)) return &task;
   return nullptr;
 }
 

@@ -13,7 +13,8 @@ int main(int argc, char** argv) {
     const std::vector<int64_t> removed = repaired.RemovedLayers();
     const shiftrt::LanguageModel pruned = repaired.Without(removed);  // shares the weights
     if (const shiftrt::Provenance* made = repaired.MadeBy())
-      std::printf("%s: %zu layers removed by %s\n", made->model.c_str(), removed.size(), made->criterion.c_str());
+      std::printf("%s: %zu layers removed (criterion: %s)\n", made->model.c_str(), removed.size(),
+                  made->criterion.c_str());
 
     for (const shiftrt::LanguageModel& model : {pruned, repaired}) {
       const shiftrt::TextPerplexity text = shiftrt::MeasurePerplexity(model, argv[2], {.protocol = "seq128"});

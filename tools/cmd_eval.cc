@@ -12,6 +12,7 @@
 #include "tools/outputs.h"
 #include "tools/recipe.h"
 #include "tools/report_output.h"
+#include "tools/selection.h"
 #include "tools/standard_output.h"
 
 namespace shiftrt {
@@ -64,34 +65,41 @@ struct Repairing {
   CommandFit fit;
 };
 
+// What is refused before any text is read.
+void CheckRepair(const LanguageModel& model, const Recipe& recipe, const EvalCommandOptions& options) {
+  if (model.MadeBy() != nullptr)
+    FailUsage("{} is already pruned or fine-tuned; give the model it was made from, or leave --prune out",
+              options.common.model);
+  std::vector<std::string> known = VariantNames(recipe);
+  for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));
+  CheckNames(options.variants, known);
+  CheckRecipe(model, recipe);
+  CheckRemoval(model, recipe.prune, options.recipe.yes);
+}
+
 int Run(const EvalCommandOptions& options) {
-  const Suites suites = options.evaluation.Load(options.common);
+  const bool repairs = !options.recipe.prune.empty();
+  Recipe recipe = repairs ? options.recipe.Parse(options.common.seed) : Recipe();
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
   const LanguageModel model = options.common.OpenLanguageModel();
+  if (repairs) CheckRepair(model, recipe, options);
+  const Suites suites = options.evaluation.Load(options.common);
   const auto progress = options.common.MakeProgress();
   std::vector<ModelVariant> variants;
   PaperSetting paper;
   std::optional<Repairing> repairing;
-  if (options.recipe.prune.empty()) {
+  if (!repairs) {
     variants = SavedVariants(model);
     // With --original, a model that shiftrt has not saved is not the original one.
     if (!options.original.empty() && model.MadeBy() == nullptr)
       variants.front().name = variants.front().label = NameOfDirectory(options.common.model);
     paper = PaperSettingOf(model);
   } else {
-    if (model.MadeBy() != nullptr)
-      FailUsage("{} is already pruned or fine-tuned; give the model it was made from, or leave --prune out",
-                options.common.model);
-    Recipe recipe = options.recipe.Parse(options.common.seed);
-    std::vector<std::string> known = VariantNames(recipe);
-    for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));
-    CheckNames(options.variants, known);
-    CheckRecipe(model, recipe);
     recipe.text = options.recipe.Text(recipe, model, options.common);
     const RepairResult repair = repairing.emplace(model, recipe, resources, first).fit.Run(*progress);
     const Selection& selection = repair.report.selection;
-    fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));
+    fmt::print("layers {}: {}\n", RemovedBy(selection), Names(selection.removed));
     variants = repair.variants;
     paper = PaperSettingOf(model, selection.criterion, selection.removed);
   }

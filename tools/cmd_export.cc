@@ -9,6 +9,7 @@
 #include "shiftrt/repair.h"
 #include "tools/export_options.h"
 #include "tools/options.h"
+#include "tools/selection.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -19,7 +20,7 @@ struct ExportCommand {
   CommonOptions common;
   ExportSettings settings;
   std::string output, prune, calib;
-  bool without_lora = false;
+  bool without_lora = false, yes = false;
 };
 
 // Throws UsageError where the selection can leave half blocks, and the format has no place for them.
@@ -38,7 +39,8 @@ LanguageModel Pruned(const ExportCommand& command, const PruneSpec& prune, const
   Recipe recipe = {.prune = prune, .correction = "none", .seed = command.common.seed};
   if (ReadsText(recipe)) recipe.text = CalibrationFor(command.calib, model, command.common);
   RepairResult repair = Repair(model, recipe, resources, &progress);
-  fmt::print("layers removed by {}: {}\n", recipe.prune.criterion, Names(repair.report.selection.removed));
+  const Selection& selection = repair.report.selection;
+  fmt::print("layers {}: {}\n", RemovedBy(selection), Names(selection.removed));
   return std::move(repair.pruned);
 }
 
@@ -52,6 +54,7 @@ int Run(ExportCommand command) {
   const Resources resources = command.common.MakeResources();
   const auto progress = command.common.MakeProgress();
   LanguageModel model = command.common.OpenLanguageModel();
+  if (prune) CheckRemoval(model, *prune, command.yes);
   if (prune) model = Pruned(command, *prune, model, resources, *progress);
   PrintExport({command.settings.format, command.output},
               Export(model, command.output, command.settings, resources, progress.get()));
@@ -73,6 +76,8 @@ Command AddExport(CLI::App& app) {
                                "remove layers first, as `shiftrt run --prune ... --correction none` does:\n"
                                "layers=5,8-10 or CRITERION:AMOUNT")
                     ->excludes(app.get_option("--lora"));
+  AddYes(app, command->yes);
+  app.get_option("--yes")->needs(prune);
   app.add_option("--calib", command->calib,
                  "calibration text of a criterion that reads it: FILE or a known name, as for `run` (default: c4)")
       ->needs(prune);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "models/model.h"
 #include "shiftrt/compare.h"
 #include "shiftrt/finetune.h"
 #include "shiftrt/repair.h"
@@ -210,18 +211,20 @@ int Run(const RunOptions& options) {
     ParseTrainingLoss(options.recover_loss);
   }
   if (options.dry_run.wanted) return Plan(options, recipe);
-  RefuseMissingTexts({options.comparison.text, options.recover_text});
-  const Suites suites = options.evaluation.Load(options.common);
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
+  if (IsToBePulled(options.common.model)) RefuseMissingTexts({options.comparison.text, options.recover_text});
   const LanguageModel model = options.common.OpenLanguageModel();
+  CheckRecipe(model, recipe);
+  CheckRemoval(model, recipe.prune, options.recipe.yes);
+  RefuseMissingTexts({options.comparison.text, options.recover_text});
+  const Suites suites = options.evaluation.Load(options.common);
   if (!options.save.empty()) RefuseSavingOver(model, options.common.model, options.save);
   if (options.common.processes->split()) {
     RefuseSplit(options);
     if (first && !KeepsAll(options))
       Tell("with --split, what the repair gains is not measured, and the repair is kept whatever it does");
   }
-  CheckRecipe(model, recipe);
   // Checked before the calibration, which may take an hour.
   const ComparisonSettings settings = options.comparison.Settings();
   CheckComparison(model, settings);

@@ -2,12 +2,14 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
+#include "models/model.h"
 #include "shiftrt/sweep.h"
 #include "tools/evaluation.h"
 #include "tools/named_recipes.h"
 #include "tools/options.h"
 #include "tools/paper/paper.h"
 #include "tools/report_output.h"
+#include "tools/selection.h"
 #include "tools/standard_output.h"
 #include "tools/sweep_output.h"
 #include "tools/table.h"
@@ -16,6 +18,8 @@
 namespace shiftrt {
 
 namespace {
+
+constexpr const char* kAmount = "0.25";  // of a criterion without one
 
 struct SweepOptions {
   CommonOptions common;
@@ -28,6 +32,7 @@ struct SweepOptions {
   std::vector<uint64_t> seeds;
   int64_t text_tokens = 0;
   bool penalize_bias = false;
+  bool yes = false;              // see CheckRemoval (tools/selection.h)
   bool ranks_of_preset = false;  // lra has those of the preset
 };
 
@@ -58,7 +63,7 @@ std::vector<T> ParseAll(const std::vector<std::string>& texts, T (*parse)(const 
 
 SweepAxes MakeAxes(const SweepOptions& options, const CalibrationSpec& calibration, int64_t hidden) {
   SweepAxes axes;
-  axes.prunes = ParsePruneList(options.prune, "0.25");
+  axes.prunes = ParsePruneList(options.prune, kAmount);
   axes.corrections = options.correction;
   axes.modes = ParseAll(options.calibration_mode, ParseCalibrationMode);
   axes.weightings = ParseAll(options.token_weight, ParseTokenWeights);
@@ -92,8 +97,10 @@ void Print(const std::vector<SweepRow>& rows, const PaperTable& paper) {
 std::string AccuracySummary(const SweepResult& result) {
   if (result.averaged.empty()) return "";
   const Quality& original = result.rows.front().original;
-  return fmt::format("; mean accuracy over {}: original {:.2f} ± {:.2f} (standard error)",
-                     fmt::join(result.averaged, ", "), 100 * original.accuracy, 100 * original.accuracy_error);
+  std::string error = PlusMinus(100 * original.accuracy_error, 2);
+  if (!error.empty()) error += " (standard error)";
+  return fmt::format("; mean accuracy over {}: original {:.2f}{}", fmt::join(result.averaged, ", "),
+                     100 * original.accuracy, error);
 }
 
 // Those of every name given, one after another. The options are the command line's again when this returns.
@@ -112,16 +119,18 @@ std::vector<Recipe> NamedCombinations(CLI::App& app, SweepOptions& options, cons
 }
 
 int Run(CLI::App& app, SweepOptions& options) {
+  const Resources resources = options.common.MakeResources();
+  const bool first = options.common.processes->first();  // the one that writes
+  if (IsToBePulled(options.common.model)) RefuseMissingTexts({options.text});
+  const LanguageModel model = options.common.OpenLanguageModel();
+  if (model.MadeBy() != nullptr)
+    FailUsage("{} is already pruned or fine-tuned; give the model it was made from", options.common.model);
+  for (const PruneSpec& prune : ParsePruneList(options.prune, kAmount)) CheckRemoval(model, prune, options.yes);
   RefuseMissingTexts({options.text});
   SweepSettings settings = {.protocol = options.protocol,
                             .suites = options.evaluation.Load(options.common),
                             .journal = options.journal,
                             .device = options.common.device};
-  const Resources resources = options.common.MakeResources();
-  const bool first = options.common.processes->first();  // the one that writes
-  const LanguageModel model = options.common.OpenLanguageModel();
-  if (model.MadeBy() != nullptr)
-    FailUsage("{} is already pruned or fine-tuned; give the model it was made from", options.common.model);
   const int64_t hidden = model.Shape().hidden;
   settings.calibration = CalibrationFor(options.calib, model, options.common);
   SweepAxes axes = MakeAxes(options, settings.calibration, hidden);
@@ -186,6 +195,7 @@ Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       ->excludes(preset);
   app.add_option("--prune", options->prune, "criteria with amounts, as in run; comma-separated list")
       ->capture_default_str();
+  AddYes(app, options->yes);
   app.add_option("--correction", options->correction,
                  "corrections, as in run; comma-separated list, such as lra,replaceme")
       ->delimiter(',')

@@ -16,14 +16,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string WithError(double value, double error) { return fmt::format("{:.4f} ± {:.4f}", value, error); }
+std::string WithError(double value, double error) { return fmt::format("{:.4f}{}", value, PlusMinus(error, 4)); }
 
-std::string Percent(double value, double error) { return fmt::format("{:.2f} ± {:.2f}", 100 * value, 100 * error); }
+std::string Percent(double value, double error) {
+  return fmt::format("{:.2f}{}", 100 * value, PlusMinus(100 * error, 2));
+}
 
 // A difference in percent where right answers are counted, else in bits per byte.
 std::string Difference(const PairedScore& difference, bool counts) {
-  if (counts) return fmt::format("{:+.2f} ± {:.2f}", 100 * difference.difference, 100 * difference.standard_error);
-  return fmt::format("{:+.4f} ± {:.4f}", difference.difference, difference.standard_error);
+  const double error = difference.standard_error;
+  if (counts) return fmt::format("{:+.2f}{}", 100 * difference.difference, PlusMinus(100 * error, 2));
+  return fmt::format("{:+.4f}{}", difference.difference, PlusMinus(error, 4));
 }
 
 std::string Probability(double p) { return p < 1e-4 ? fmt::format("{:.0e}", p) : fmt::format("{:.4f}", p); }

@@ -42,7 +42,8 @@ constexpr GroupRow kGroups[] = {
     {"Machine", "--memory", "finetune"},
     {"Model", "--model --offline --lora --dtype --check-weights"},
     {"Layers and their repair",
-     "--recipe --prune --correction --lra --calibration-mode --token-weight --heal --span --gate --no-gate --lambda "
+     "--recipe --prune --yes --correction --lra --calibration-mode --token-weight --heal --span --gate --no-gate "
+     "--lambda "
      "--penalize-bias --factorize --merge --preset --seeds"},
     {"Training",
      "--method --adapters --head --targets --rank --alpha --dropout --layers --replacement --keep-correction --loss "

@@ -24,6 +24,7 @@ void RecipeOptions::AddTo(CLI::App& app) {
          "share then removes halves of no more bytes than those blocks have, a number counts halves, and angular and\n"
          "streamline remove consecutive halves. Models with half blocks are exported as hf-lra alone")
       ->capture_default_str();
+  AddYes(app, yes);
   app.add_option(
          "--lra", lra,
          "rank of the adapters: a number, full, energy:SHARE (of each fit) or budget:PARAMETERS (of all adapters)")

@@ -26,6 +26,7 @@ struct RecipeOptions {
   std::string save_gram = {}, gram_layers = "removed";
   std::vector<const CLI::Option*> added = {};  // by AddTo()
   bool penalize_bias = false, span = false, gate = false;
+  bool yes = false;  // see CheckRemoval (tools/selection.h)
 
   void AddTo(CLI::App& app);
   // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does.

@@ -225,8 +225,8 @@ Page RunPage(const RunReport& report, std::vector<Section> more) {
   const LanguageModel& model = report.repair.variants.front().model;
   const CalibrationReport& text = report.job.Text();
   Page page;
-  page.title = fmt::format("{}: {} of {} {} removed by {}", model.Name(), UnitsRemoved(selection),
-                           UnitsOf(selection, model.Shape().layers), UnitsName(selection), selection.criterion);
+  page.title = fmt::format("{}: {} of {} {} {}", model.Name(), UnitsRemoved(selection),
+                           UnitsOf(selection, model.Shape().layers), UnitsName(selection), RemovedBy(selection));
   page.summary = fmt::format("Layers {}. Calibrated on {}{}; perplexity ({}) on {}.", Names(selection.removed),
                              report.repair.corrected.MadeBy()->calibration->source,
                              text.source.empty() ? "" : fmt::format(" ({})", report.job.Accounting()),

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -10,8 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "api/impl.h"
 #include "export/formats.h"
 #include "models/part_json.h"
+#include "runtime/check.h"
+#include "shift/criteria/prune_spec.h"
 #include "shift/options.h"
 
 namespace shiftrt {
@@ -87,6 +91,26 @@ std::string OptionsTable() {
   return text;
 }
 
+void AddYes(CLI::App& app, bool& yes) {
+  app.add_flag("--yes", yes, "remove the layers even if the amount of --prune is more than half of them");
+}
+
+void CheckRemoval(const LanguageModel& model, const PruneSpec& prune, bool yes) {
+  const Weights& weights = *model.impl().model.weights;
+  const int64_t count = RemovalCount(prune, weights);
+  const int64_t units = weights.config.layers * (prune.halves() ? 2 : 1);
+  if (yes || !prune.layers.empty() || 2 * count <= units) return;
+  std::string meant;
+  if (prune.count > 0 && prune.count <= 50) {  // a percentage that was written as a number of layers
+    PruneSpec share = prune;
+    share.count = 0;
+    share.ratio = static_cast<double>(prune.count) / 100;
+    meant = fmt::format("did you mean {}? ", Format(share));
+  }
+  FailUsage(Field("prune"), "{} removes {} of {} {}, which is more than half; {}--yes removes them", Format(prune),
+            count, units, prune.halves() ? "half blocks" : "blocks", meant);
+}
+
 std::string ScoreText(const Selection& selection, int64_t unit) {
   const bool scored = unit < static_cast<int64_t>(selection.scores.size()) && std::isfinite(selection.scores[unit]);
   return scored ? fmt::format("{:.5g}", selection.scores[unit]) : "";
@@ -122,6 +146,10 @@ nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
                     {"overlap", overlap}});
   }
   return json;
+}
+
+std::string RemovedBy(const Selection& selection) {
+  return selection.criterion == "layers" ? "removed, given as a list" : "removed by " + selection.criterion;
 }
 
 const char* UnitsName(const Selection& selection) { return selection.unit == Unit::kHalf ? "half blocks" : "layers"; }

@@ -9,6 +9,11 @@
 
 #include "shift/corrections/corrections.h"
 #include "shift/criteria/criteria.h"
+#include "shiftrt/model.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace shiftrt {
 
@@ -18,6 +23,11 @@ std::string CorrectionsHelp();
 // A line per option that does not go with every criterion, correction and other option: for --help, for `inspect
 // --options` and for docs/method.md.
 std::string OptionsTable();
+// --yes, which CheckRemoval heeds.
+void AddYes(CLI::App& app, bool& yes);
+// Throws UsageError for an amount that the model does not allow; and, without `yes`, for one that would remove more
+// than half of the units. A list of layers is taken as it is.
+void CheckRemoval(const LanguageModel& model, const PruneSpec& prune, bool yes);
 // The score of that unit, or of the consecutive units that begin there; "" where there is none.
 std::string ScoreText(const Selection& selection, int64_t unit);
 // The units that were scored, which tables have a row each of: blocks, or halves of blocks.
@@ -27,6 +37,8 @@ bool Removes(const Selection& selection, const BlockPart& part);
 double Overlap(const Selection& a, const Selection& b);
 // With scores, removed layers and overlaps of each.
 nlohmann::json SelectionsJson(const std::vector<Selection>& selections);
+// "removed by bi", or "removed, given as a list".
+std::string RemovedBy(const Selection& selection);
 // "layers" or "half blocks", by what was scored; and how many of these are removed.
 const char* UnitsName(const Selection& selection);
 int64_t UnitsRemoved(const Selection& selection);

@@ -25,7 +25,7 @@ void PrintExportsOfHalves(const std::vector<BlockPart>& removed) {
 }
 
 void PrintSelection(const Selection& selection, int64_t layers) {
-  fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));
+  fmt::print("layers {}: {}\n", RemovedBy(selection), Names(selection.removed));
   PrintExportsOfHalves(selection.removed);
   if (selection.scores.empty()) return;
   if (selection.window > 1)
@@ -133,11 +133,10 @@ std::vector<std::vector<std::string>> HealedRows(const std::vector<FitReport>& h
 }
 
 std::string GainText(const GainReport& gain) {
-  const std::string error = std::isfinite(gain.error) ? fmt::format(" ± {:.4f}", gain.error) : "";
   std::string text = fmt::format("on {} held-out tokens of the calibration text, the repair ", gain.tokens);
   if (gain.corrected == gain.pruned) return text + "changes nothing: the model is pruned alone";
   text += fmt::format("{} the loss from {:.4f} to {:.4f}, by {:.4f}{}", gain.gain >= 0 ? "lowers" : "raises",
-                      gain.pruned, gain.corrected, std::abs(gain.gain), error);
+                      gain.pruned, gain.corrected, std::abs(gain.gain), PlusMinus(gain.error, 4));
   if (!gain.kept) return text + ";\nit is left out, and the model is pruned alone (--no-gate keeps it)";
   if (gain.gain < 0) return text + ";\nthe model is better without it";
   if (!gain.Clear()) return text + ";\nthat is within twice its error, so it may not help";
@@ -170,7 +169,7 @@ PageTable TrialsTable(const RepairReport& report) {
     table.rows.push_back(
         {trial.recipe, std::to_string(trial.tokens), std::to_string(trial.adapter_parameters),
          fmt::format("{:.4f}", trial.loss),
-         &trial == &report.trials.front() ? "" : fmt::format("{:+.4f} ± {:.4f}", trial.gain, trial.gain_error),
+         &trial == &report.trials.front() ? "" : fmt::format("{:+.4f}{}", trial.gain, PlusMinus(trial.gain_error, 4)),
          trial.chosen ? "chosen" : ""});
   return table;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace shiftrt {
 
@@ -36,6 +37,10 @@ std::string Scaled(double value, const char* unit) {
     ++power;
   }
   return fmt::format("{:.3g} {}{}", value, prefixes[power], unit);
+}
+
+std::string PlusMinus(double error, int digits) {
+  return std::isfinite(error) ? fmt::format(" ± {:.{}f}", error, digits) : "";
 }
 
 }  // namespace shiftrt

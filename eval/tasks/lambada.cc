@@ -18,6 +18,7 @@ Example ReadLambada(const Row& row) {
 
 Task LambadaTask() {
   return {.name = "lambada",
+          .alias = "lambada_openai",
           .title = "LAMBADA (OpenAI)",
           .kind = TaskKind::kWord,
           .metric = "acc",

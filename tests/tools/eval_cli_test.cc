@@ -159,6 +159,19 @@ TEST_F(Cli, ShiftrtEvalIsTheSameProgram) {
   EXPECT_EQ(ReadFile(out), Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--quiet"}).out);
 }
 
+TEST_F(Cli, AnEvaluationOfOneItemHasNoError) {
+  WriteText(dir_ / "lambada.jsonl", "{\"text\": \"the sea was calm\"}\n");
+  const Outcome outcome = Command("eval", {"--tasks", "lambada_openai,lambada", "--data",
+                                           "lambada_openai=" + Path("lambada.jsonl"), "--json", Path("r.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("nan"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("±"), std::string::npos) << outcome.out;
+  const Json tasks = ReadJson("r.json")["tasks"];
+  ASSERT_EQ(tasks.size(), size_t{1}) << "one task has two names";
+  EXPECT_EQ(tasks[0]["task"], "lambada");
+  EXPECT_TRUE(tasks[0]["variants"][0]["metrics"]["acc"]["standard_error"].is_null()) << tasks;
+}
+
 TEST_F(Cli, EvalRefusesWhatItCannotDo) {
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa,guess", "--data", EvalData()}), 2, "guess");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--variants", "lra"}), 2, "only original");

@@ -34,7 +34,7 @@ TEST_F(Cli, RunExportsWhatItMade) {
 TEST_F(Cli, LayersAreDroppedAndExportedWithoutText) {
   const Outcome named = Command("export", {"--prune", "layers=1-2", "--format", "hf", "--save", Path("hf"), "--quiet"});
   ASSERT_EQ(named.status, 0) << named.err;
-  EXPECT_NE(named.out.find("layers removed by layers: 1, 2\n"), std::string::npos) << named.out;
+  EXPECT_NE(named.out.find("layers removed, given as a list: 1, 2\n"), std::string::npos) << named.out;
   EXPECT_EQ(Json::parse(ReadFile(dir_ / "hf/config.json"))["num_hidden_layers"], kLayers - 2);
   const std::string card = ReadFile(dir_ / "hf/README.md");
   EXPECT_NE(card.find("| blocks removed (numbered from 0) | 1, 2 |"), std::string::npos) << card;

@@ -12,8 +12,9 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
       Run({"--prune", "layers=1.mlp,2.attn", "--calibration-mode", "drift", "--lra", "8", "--merge", "lowrank",
            "--gate", "--save", Path("saved"), "--report", Path("page"), "--json", Path("r.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("layers removed by layers: 1.mlp, 2.attn\nhalf blocks are exported as hf-lra alone\n"),
-            std::string::npos)
+  EXPECT_NE(
+      outcome.out.find("layers removed, given as a list: 1.mlp, 2.attn\nhalf blocks are exported as hf-lra alone\n"),
+      std::string::npos)
       << outcome.out;
   EXPECT_EQ(Run({"--prune", "layers=1"}).out.find("half blocks"), std::string::npos);
   const Json json = ReadJson("r.json");
@@ -42,6 +43,40 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
   ASSERT_EQ(Command("export", {"--format", "hf-lra", "--save", Path("halves")}, "saved").status, 0);
   const std::string card = ReadFile(dir_ / "halves/README.md");
   EXPECT_NE(card.find("\n2 halves of the 4 transformer blocks of "), std::string::npos) << card;
+}
+
+// Amounts above half may be a slip; those that leave nothing are refused before a text is looked for.
+TEST_F(Cli, LargeRemovalsAskForYesAndImpossibleOnesAreRefusedFirst) {
+  const std::string missing = Path("none.txt"), slip =
+                                                    "bi:3 removes 3 of 4 blocks, which is more than half; did you "
+                                                    "mean bi:0.03? --yes removes them";
+  EXPECT_FAILS(Run({"--prune", "bi:3", "--text", missing}), 2, slip);
+  EXPECT_FAILS(Run({"--prune", "bi:0.75"}), 2, "more than half; --yes removes them");
+  EXPECT_FAILS(Run({"--prune", "bi:5,unit=half"}), 2, "5 of 8 half blocks");
+  EXPECT_FAILS(Run({"--prune", "bi:4", "--text", missing}), 2, "would remove 4 of 4 layers");
+  EXPECT_FAILS(Run({"--prune", "layers=4", "--text", missing}), 2, "the model's layers are 0 to 3");
+  const std::vector<std::string> text = {"--calib", missing};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), text.begin(), text.end());
+    return more;
+  };
+  const std::vector<std::string> hf = {"--format", "hf", "--save", Path("hf")};
+  const auto exported = [&](std::vector<std::string> more) {
+    more.insert(more.end(), hf.begin(), hf.end());
+    return Command("export", std::move(more));
+  };
+  EXPECT_FAILS(exported(with({"--prune", "bi:3"})), 2, slip);
+  EXPECT_FAILS(exported(with({"--prune", "bi:4"})), 2, "one must stay");
+  EXPECT_FAILS(exported({"--yes"}), 2, "--yes requires --prune");
+  EXPECT_FAILS(Command("sweep", with({"--prune", "bi:1,reverse:3"})), 2, "reverse:3 removes 3 of 4 blocks");
+  EXPECT_FAILS(Command("sweep", with({"--prune", "bi:1,reverse:4"})), 2, "one must stay");
+  EXPECT_FAILS(Command("eval", with({"--tasks", "piqa", "--data", missing, "--prune", "bi:3", "--lra", "4"})), 2, slip);
+
+  EXPECT_EQ(exported({"--prune", "reverse:3", "--yes"}).status, 0);
+  EXPECT_EQ(Run({"--prune", "reverse:3", "--yes"}).status, 0);
+  const Outcome listed = Run({"--prune", "layers=0-2"});
+  EXPECT_EQ(listed.status, 0) << listed.err;
+  EXPECT_NE(listed.out.find("layers removed, given as a list: 0, 1, 2\n"), std::string::npos) << listed.out;
 }
 
 // The format hf-lra, from the run itself: the same perplexity, without the weights of the halves that do not run.
