@@ -63,7 +63,7 @@ int64_t DevicePlanner::RowsBytes(int64_t tokens) const {
 // Sets the plan's passes and its sums on the host, too.
 PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) const {
   const int64_t tokens = std::max(outline_.calibration_batch(), outline_.window_batch());
-  const int64_t d = config_.hidden, groups = plan.devices / plan.stages;
+  const int64_t d = config_.hidden, groups = plan.devices / plan.stages, widest = outline_.widest(d);
   PlannedMemory memory;
   memory.weights = WeightBytes(config_, plan_, share, dtype_);
   memory.sums_stay = !hardware_.gpu;
@@ -82,7 +82,8 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
   const DepthPlan own = {{plan_.stages.begin() + share.begin, plan_.stages.begin() + share.end}};
   const DType cached = hardware_.gpu ? dtype_ : DType::kFloat32;
   memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)});
-  if (outline_.sites > 0) memory.fit = CheckedProduct({kFitMatrices, d, d, int64_t{sizeof(double)}});
+  if (outline_.sites > 0 || !outline_.walked.empty())
+    memory.fit = CheckedProduct({kFitMatrices, widest, widest, int64_t{sizeof(double)}});
   // A fit in sequence holds the sums of one site at a time, and the streams of all batches of the device.
   const bool walks = plan.stages == 1 && outline_.in_sequence();
   const int64_t collected = walks ? std::min<int64_t>(1, Collected(share)) : Collected(share);
@@ -91,6 +92,11 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
   const int64_t sites = plan.stages > 1 || hardware_.gpu ? owned : collected;
   const SelectionPass pass = plan.devices == 1 ? outline_.pass : SelectionPass();
   memory.streams = CheckedProduct({std::ssize(pass.depths), outline_.fit.tokens(), kFloat, d});
+  if (!outline_.walked.empty()) {
+    const int64_t tokens_walked = Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups);
+    memory.streams = std::max(memory.streams, CheckedProduct({2, tokens_walked, kFloat, d}));
+    memory.sums = CheckedProduct({2, RidgeSums::Bytes(widest, d)});
+  }
   if (sites == 0 || outline_.loads) return memory;
   if (walks) {
     const bool drift = outline_.mode == Calibration::kDrift;
@@ -133,7 +139,8 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
 void DevicePlanner::SetSeconds(DevicePlan& plan) const {
   const bool walks = plan.stages == 1 && outline_.in_sequence();
   const auto devices = static_cast<double>(plan.devices);
-  const double fitting = walks ? 1 : static_cast<double>(std::clamp<int64_t>(outline_.sites, 1, plan.devices));
+  const double fitting =
+      walks || !outline_.walked.empty() ? 1 : static_cast<double>(std::clamp<int64_t>(outline_.sites, 1, plan.devices));
   JobOutline outline = outline_;
   if (plan.stages > 1) outline.again = 0;  // a model that is split is fitted from one pass
   if (plan.devices > 1) outline.pass = {};
@@ -144,6 +151,7 @@ void DevicePlanner::SetSeconds(DevicePlan& plan) const {
         (again * flops.model / hardware_.Products(dtype_) + flops.sums / hardware_.sums) / devices +
         flops.fits / hardware_.fits / fitting;
   }
+  plan.seconds[static_cast<size_t>(JobStep::kRecover)] += job_.recover_seconds;
   // One token after another reads all weights, on however many devices.
   plan.seconds[static_cast<size_t>(JobStep::kDecode)] = static_cast<double>(job_.variants * job_.decoded) *
                                                         static_cast<double>(plan_.BytesPerToken(*job_.weights)) /

@@ -5,6 +5,8 @@
 
 #include "eval/perplexity.h"
 #include "runtime/check.h"
+#include "shift/refit/projection.h"
+#include "shift/refit/walk.h"
 
 namespace shiftrt {
 
@@ -23,12 +25,52 @@ std::vector<std::string> Unplanned(const Recipe& recipe) {
   const Correction& correction = CorrectionOf(recipe);
   const bool passes = recipe.prune.layers.empty() && FindCriterion(recipe.prune.criterion).looks_at == Looks::kPasses;
   add(passes, fmt::format("selection by {}, which takes several passes", recipe.prune.criterion));
-  const bool other = !correction.needs_sums() && correction.needs != Needs::kNothing;
+  const bool other = !correction.needs_sums() && !correction.walks() && correction.needs != Needs::kNothing;
   add(other, fmt::format("the passes and fits of correction {}", correction.name));
-  add(recipe.heal != Heal::kOff, "healing");
-  add(recipe.gate, "the gate");
   add(recipe.merge != Merge::kOff, "merging, and the sums of runs that are merged");
   return unplanned;
+}
+
+// The fits of a walk. Where it is not known which blocks are removed, each may be a run of its own, and all blocks that
+// stay may be healed.
+void PlanWalk(const Recipe& recipe, const ModelConfig& config, JobOutline& outline) {
+  const Correction& correction = CorrectionOf(recipe);
+  const bool known = !outline.removed.empty();
+  const std::vector<Site> runs = known ? RunsOf(outline.removed) : std::vector<Site>();
+  const int64_t removed = outline.units / (outline.halves ? 2 : 1);
+  if (correction.walks()) {
+    const SiteInput input =
+        correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation;
+    if (!known) outline.walked.assign(outline.units, kDownProjection.Width(input, config));
+    for (const Site& run : runs) {
+      const Projection& before = run.begin() % 2 == 0 ? kDownProjection : kOutputProjection;
+      outline.walked.push_back(run.begin() == 0 ? config.hidden : before.Width(input, config));
+    }
+  }
+  if (recipe.heal != Heal::kOff) {
+    const int64_t behind = std::max<int64_t>(0, config.layers - removed - (known ? outline.removed.front().layer : 0));
+    // A run that is corrected has the fit of the projection before it already.
+    const int64_t fitted = std::max<int64_t>(0, std::ssize(outline.walked) - 1);
+    outline.walked.insert(outline.walked.end(), std::max<int64_t>(0, behind - fitted), kDownProjection.Inputs(config));
+    if (recipe.heal == Heal::kAll)
+      outline.walked.insert(outline.walked.end(), behind, kOutputProjection.Inputs(config));
+  }
+  if (outline.walked.empty()) return;
+  const int64_t first = known ? WalkStart(outline.removed) : 0;
+  const int64_t end = known && recipe.heal == Heal::kOff ? outline.removed.back().layer + 1 : config.layers;
+  // Both streams, and each fitted block once more.
+  outline.walk_rows = first + 2 * (end - first) - std::min(removed, end - first) + std::ssize(outline.walked);
+}
+
+// Held-out tokens of all models whose loss decides about the repair or says what it gains.
+int64_t LossTokens(const Recipe& recipe, const JobOutline& outline) {
+  const int64_t heldout = outline.heldout.tokens();
+  const bool corrects = CorrectionOf(recipe).makes != Makes::kNothing || recipe.heal != Heal::kOff;
+  int64_t tokens = 0;
+  if (recipe.gate) tokens += (outline.sites + 1) * std::min(kGateTokens, heldout);
+  if (recipe.heal != Heal::kOff) tokens += 2 * std::min(kGateTokens, heldout);
+  if (corrects && recipe.benefit != Benefit::kUnmeasured) tokens += 3 * std::min(kGainTokens, heldout);
+  return tokens;
 }
 
 // Parameters of the adapters of all sites. A budget is taken as given; energy may keep all directions.
@@ -57,10 +99,16 @@ const char* Name(JobStep step) {
     case JobStep::kCalibrate: return "calibrate";
     case JobStep::kSolve: return "solve";
     case JobStep::kReduce: return "factorize";
+    case JobStep::kRecover: return "recover";
     case JobStep::kEvaluate: return "evaluate";
     case JobStep::kDecode: return "decode";
   }
   return "?";
+}
+
+int64_t JobOutline::widest(int64_t hidden) const {
+  const auto most = std::max_element(walked.begin(), walked.end());
+  return most == walked.end() ? hidden : std::max(hidden, *most);
 }
 
 JobOutline OutlineOf(const MainJob& job) {
@@ -107,6 +155,8 @@ JobOutline OutlineOf(const MainJob& job) {
   Recipe settled = recipe;
   settled.mode = outline.mode;
   outline.pass = PlanSelectionPass(settled, *job.weights, outline.fit.tokens(), job.machine);
+  PlanWalk(recipe, config, outline);
+  outline.loss_tokens = LossTokens(recipe, outline);
   outline.unplanned = Unplanned(recipe);
   try {
     CheckOptions(recipe, config, true);
@@ -129,6 +179,10 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, JobStep step) {
                          static_cast<double>(config.layers);
   const double variants = 1 + static_cast<double>(job.variants - 1) * (1 - removed);
   const auto sites = static_cast<double>(outline.sites);
+  // Blocks of a model differ by their windows of attention at most.
+  const auto some = [&](const Sequences& text, int64_t count) {
+    return blocks(text, config.layers) * static_cast<double>(count) / static_cast<double>(config.layers);
+  };
   switch (step) {
     case JobStep::kSelect:
       return {outline.selects ? blocks(outline.fit, config.layers) : 0,
@@ -136,22 +190,38 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, JobStep step) {
                   RidgeSumsFlops(config.hidden, config.hidden, outline.fit.tokens()),
               0};
     case JobStep::kCalibrate: {
-      if (outline.collected == 0 || outline.loads) return {};
-      const Sequences fit = outline.pass.candidates > 0 ? Sequences() : outline.fit;  // otherwise it is done
-      const int64_t tokens = fit.tokens() + outline.heldout.tokens();
-      // Blocks of a model differ by their windows of attention at most.
-      const int64_t runs = outline.tapped + outline.again;
-      return {(blocks(fit, config.layers) + blocks(outline.heldout, config.layers)) * static_cast<double>(runs) /
-                  static_cast<double>(config.layers),
-              static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens), 0};
+      const Sequences all = {outline.fit.count + outline.heldout.count, outline.fit.length};
+      StepFlops flops;
+      if (outline.collected > 0 && !outline.loads) {
+        const Sequences fit = outline.pass.candidates > 0 ? Sequences() : outline.fit;  // otherwise it is done
+        const int64_t tokens = fit.tokens() + outline.heldout.tokens();
+        const int64_t runs = outline.tapped + outline.again;
+        flops.model = some(fit, runs) + some(outline.heldout, runs);
+        flops.sums = static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens);
+      }
+      flops.model += some(all, outline.walk_rows);
+      for (const int64_t inputs : outline.walked) flops.sums += RidgeSumsFlops(inputs, config.hidden, all.tokens());
+      if (outline.loss_tokens > 0) {
+        const Sequences losses = {outline.loss_tokens / outline.heldout.length, outline.heldout.length};
+        flops.model += some(losses, config.layers) + HeadFlops(config, outline.loss_tokens);
+      }
+      return flops;
     }
     case JobStep::kSolve: {
       const Correction& correction = CorrectionOf(job.recipe);
       const bool solves = correction.needs_sums() && correction.has_lambda();
-      return {0, 0, solves ? sites * SolveFlops(job.recipe.lambda, config.hidden, config.hidden) : 0};
+      double fits = solves ? sites * SolveFlops(job.recipe.lambda, config.hidden, config.hidden) : 0;
+      for (const int64_t inputs : outline.walked) fits += SolveFlops(job.recipe.lambda, inputs, config.hidden);
+      return {0, 0, fits};
     }
     case JobStep::kReduce:
       return {0, 0, CorrectionOf(job.recipe).has_rank() ? sites * ReduceFlops(job.recipe.rank, config.hidden) : 0};
+    case JobStep::kRecover: {  // forwards once and backwards twice as much
+      const auto tokens = static_cast<double>(job.recover_tokens);
+      const double step = BlockFlopsPerToken(weights) * (1 - removed) + HeadFlops(config, 1);
+      const double teacher = job.teacher ? BlockFlopsPerToken(weights) + HeadFlops(config, 1) : 0;
+      return {tokens * (3 * step + teacher), 0, 0};
+    }
     case JobStep::kEvaluate:
       return {variants * blocks(outline.windows, config.layers) -
                   static_cast<double>(job.variants - 1) * blocks(outline.windows, outline.shared) +

@@ -24,17 +24,22 @@ struct MainJob {
   int64_t variants = 0;         // plans that are measured
   int64_t positions = 0;        // positions of a variant's cache: prompt and reply, at most
   int64_t decoded = 0;          // tokens per variant, one at a time
+  double recover_seconds = 0;   // of a training of the repaired model, or 0
+  int64_t recover_tokens = 0;   // that it learns from instead, or 0
+  bool teacher = false;         // the original model runs beside that training
   int64_t memory = 0;           // bytes of the host that sums may take; 0: three quarters of the device's or its host's
   PassMachine machine;          // one device of the hardware, for the pass that selects layers
 };
 
-enum class JobStep { kSelect, kCalibrate, kSolve, kReduce, kEvaluate, kDecode };
-constexpr JobStep kSteps[] = {JobStep::kSelect, JobStep::kCalibrate, JobStep::kSolve,
-                              JobStep::kReduce, JobStep::kEvaluate,  JobStep::kDecode};
+enum class JobStep { kSelect, kCalibrate, kSolve, kReduce, kRecover, kEvaluate, kDecode };
+constexpr JobStep kSteps[] = {JobStep::kSelect,  JobStep::kCalibrate, JobStep::kSolve, JobStep::kReduce,
+                              JobStep::kRecover, JobStep::kEvaluate,  JobStep::kDecode};
 const char* Name(JobStep step);
 
 // FLOP of a step by the peak that bounds them. One pass over the calibration text counts in kCalibrate, however many
-// groups memory divides the sites into. Sums that the pass of the selection collects count in kSelect.
+// groups memory divides the sites into. Sums that the pass of the selection collects count in kSelect. The walk of a
+// correction that refits projections, healing, and losses on held-out text count in kCalibrate, as in what a run
+// reports.
 struct StepFlops {
   double model = 0;  // products with weights, and attention
   double sums = 0;   // float64
@@ -59,6 +64,9 @@ struct JobOutline {
   int64_t behind = 0;              // the first layer behind the first removed run; 0: unknown
   bool selects = false;            // layers are selected by a pass over the calibration text
   SelectionPass pass;              // the work of that pass for the calibration, if one device does the job
+  std::vector<int64_t> walked;     // inputs of each projection, or stream with one, that a walk fits, at most
+  int64_t walk_rows = 0;           // blocks that the walk runs, on one stream after another, at most
+  int64_t loss_tokens = 0;         // held-out tokens that measure the gain, gate and healing, over all models
   bool loads = false;              // sums come from files, so that no pass over text collects them
   CalibrationCounts calibration;
   Sequences fit, heldout, windows;
@@ -69,6 +77,8 @@ struct JobOutline {
 
   // True if each site is fitted on the stream behind the one before it, which a split model does not do.
   bool in_sequence() const { return mode != Calibration::kIndependent; }
+  // The inputs of the largest fit.
+  int64_t widest(int64_t hidden) const;
   // Tokens of a full batch of the calibration, and of an evaluation.
   int64_t calibration_batch() const { return calibration.samples_per_batch * fit.length; }
   int64_t window_batch() const { return windows_per_batch * windows.length; }

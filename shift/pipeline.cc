@@ -20,11 +20,6 @@ namespace shiftrt {
 
 namespace {
 
-// Held-out tokens that gating looks at.
-constexpr int64_t kGateTokens = 16384;
-// Held-out tokens on which the whole repair is weighed: three models run over them in every job.
-constexpr int64_t kGainTokens = 8192;
-
 // The settings that the sums of two runs must have in common if they are to be added.
 std::string SumsSettings(Products precision, const TokenWeights& weighting) {
   const char* const products = precision == Products::kBFloat16 ? ", products in bfloat16" : "";

@@ -12,6 +12,11 @@
 
 namespace shiftrt {
 
+// Held-out tokens that gating looks at.
+constexpr int64_t kGateTokens = 16384;
+// Held-out tokens on which the whole repair is weighed: three models run over them in every job.
+constexpr int64_t kGainTokens = 8192;
+
 // The report, and the plans that it is about. `merged_runs` needs the sums of the runs, which files, fits in sequence
 // and fits in groups do not have.
 struct ShiftResult : RepairReport {

@@ -184,13 +184,12 @@ bool KeepsAll(const RunOptions& options) {
   });
 }
 
-int Plan(const RunOptions& options, const Recipe& recipe) {
+DryRun Planned(const RunOptions& options, const Recipe& recipe) {
   std::vector<std::string> besides;
   if (!options.evaluation.tasks.empty()) besides.emplace_back("--eval");
-  if (!options.recover.empty()) besides.emplace_back("--recover");
   if (!options.report.empty()) besides.emplace_back("--report");
-  PrintDryRun({options.dry_run, options.common, options.comparison, recipe, options.recipe.calib, besides});
-  return 0;
+  return {options.dry_run,      options.common, options.comparison, recipe,
+          options.recipe.calib, besides,        options.recover,    options.recover_loss};
 }
 
 ExportSettings ExportingTo(const ExportTarget& target, const RunOptions& options) {
@@ -210,7 +209,10 @@ int Run(const RunOptions& options) {
     ParseTrainingBudget(options.recover);
     ParseTrainingLoss(options.recover_loss);
   }
-  if (options.dry_run.wanted) return Plan(options, recipe);
+  if (options.dry_run.wanted) {
+    PrintDryRun(Planned(options, recipe));
+    return 0;
+  }
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
   if (IsToBePulled(options.common.model)) RefuseMissingTexts({options.comparison.text, options.recover_text});
@@ -254,6 +256,8 @@ int Run(const RunOptions& options) {
   if (const std::string why = job.WhyMode(); !why.empty())
     fmt::print("calibration mode {}, because {}\n", Name(job.Mode()), why);
   if (!text.source.empty()) fmt::print("calibration: {}\n  {}\n\n", text.source, job.Accounting());
+  fmt::print("{}", TimeAhead(Planned(options, recipe), model,
+                             {text.tokens + text.heldout_tokens, std::ssize(heldout.tokens)}));
   CommandFit kept(job, recipe, first);
   std::fflush(stdout);
   phases.Done("open");
@@ -388,7 +392,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "Criteria:" + CriteriaHelp() +
       "\n\n`shiftrt inspect --options` prints which criteria, corrections and other options each option goes with.\n"
       "\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
-      "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --calib c4.jsonl --text wiki.test.raw --save out\n"
+      "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --calib c4.jsonl --text wiki.test.raw --text-tokens 16384 "
+      "--save out\n"
       "  shiftrt run --model demo --recipe stock --export hf:out-hf\n"
       "  shiftrt run --model demo --save-gram demo.gram --gram-layers all\n"
       "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
@@ -404,13 +409,15 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction joint --lra full --heal all\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction joint --lra 64 --recover 30min --save out\n"
       "  shiftrt run --model SmolLM2-135M-Instruct --calib c4.jsonl --chat --prompt \"Why is the sky blue?\"\n"
-      "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
-      "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"
+      "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --calib c4.jsonl --text-tokens 16384 --eval paper7 --data "
+      "~/data\n"
+      "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --text-tokens "
+      "16384 --save out\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf\n"
       "  shiftrt run --config Llama-3.1-405B/config.json --dry-run --hardware h100 --devices 16,32,64\n"
       "  mpirun -n 4 shiftrt run --model demo --prune bi:0.25 --lra 64    (docs/scale.md)\n"
-      "  mpirun -n 4 shiftrt run --model Llama-2-70b-hf --prune bi:0.25 --lra 64 --calib c4.jsonl --split 4 --save "
-      "out");
+      "  mpirun -n 4 shiftrt run --model Llama-2-70b-hf --prune bi:0.25 --calib c4.jsonl --text-tokens 16384 "
+      "--split 4 --save out");
   return [options, &app] {
     ChooseRecipe(*options, app);
     options->recipe.TakeNamed(app);

@@ -245,16 +245,16 @@ Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   AddReport(app, options->report, "write an HTML page with table and charts to this directory");
   std::string presets;
   for (const Preset& preset : Presets()) presets += fmt::format("\n  {:<24}{}", preset.name, preset.summary);
-  app.footer(
-      "Presets:" + presets +
-      "\n\nExamples:\n  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --lra 8,32,full "
-      "--factorize rrr,svd\n"
-      "  shiftrt sweep --model demo --prune bi:0.25,bi:0.25,unit=half --correction none,lra,refit\n"
-      "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1\n"
-      "  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --recipe paper,stock,adapters,best\n"
-      "  shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl --text wiki.test.raw "
-      "--eval paper7 --data ~/data\n"
-      "  mpirun -n 8 shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl    (docs/scale.md)");
+  app.footer("Presets:" + presets +
+             "\n\nExamples:\n  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --lra 8,32,full "
+             "--factorize rrr,svd\n"
+             "  shiftrt sweep --model demo --prune bi:0.25,bi:0.25,unit=half --correction none,lra,refit\n"
+             "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1\n"
+             "  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --recipe paper,stock,adapters,best\n"
+             "  shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl --text wiki.test.raw "
+             "--text-tokens 16384 --eval paper7 --data ~/data\n"
+             "  mpirun -n 8 shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl --text-tokens "
+             "16384    (docs/scale.md)");
   return [options, &app] {
     if (!options->preset.empty()) TakePreset(app, *options);
     return Run(app, *options);

@@ -2,8 +2,10 @@
 #include "tools/dry_run.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/impl.h"
 #include "api/repair.h"
 #include "bench/rates.h"
 #include "estimate/devices.h"
@@ -14,6 +16,8 @@
 #include "models/shapes.h"
 #include "models/split.h"
 #include "runtime/check.h"
+#include "runtime/host_memory.h"
+#include "shiftrt/finetune.h"
 #include "shiftrt/repair.h"
 #include "tools/comparison.h"
 #include "tools/options.h"
@@ -39,25 +43,28 @@ ModelShapes OpenShapes(const DryRun& run) {
 
 // One device of the hardware; without a table's row, this machine's CPU.
 PassMachine MachineOf(const DryRun& run, const Hardware* hardware, const Weights& weights) {
+  const int64_t layers = weights.config.layers, held = WeightBytes(weights.config, DepthPlan::Original(layers),
+                                                                   {0, layers}, weights.blocks.front().down.dtype);
+  const auto room = [&](int64_t memory) { return std::max<int64_t>(0, (memory - held) / 4 * 3); };
   if (hardware == nullptr) {
     Context context = Context::Default();
     context.memory = static_cast<int64_t>(run.common.memory);
-    return PassMachine::Of(context, weights);
+    PassMachine machine = PassMachine::Of(context, weights);
+    if (context.memory == 0) machine.memory = std::min(machine.memory, room(AvailableMemory()));
+    return machine;
   }
   PassMachine machine;
   machine.gpu = hardware->gpu;
   machine.float64_cost = PassMachine::Float64Cost(Isa::kAvx512, weights.blocks.front().down.dtype);
   machine.memory = static_cast<int64_t>(run.common.memory);
-  const int64_t layers = weights.config.layers, held = WeightBytes(weights.config, DepthPlan::Original(layers),
-                                                                   {0, layers}, weights.blocks.front().down.dtype);
-  if (machine.memory == 0) machine.memory = std::max<int64_t>(0, (hardware->memory - held) / 4 * 3);
+  if (machine.memory == 0) machine.memory = room(hardware->memory);
   return machine;
 }
 
-MainJob JobOf(const DryRun& run, const ModelShapes& shapes, const PassMachine& machine) {
-  const ModelConfig& config = shapes.weights->config;
+MainJob JobOf(const DryRun& run, const std::shared_ptr<const Weights>& weights, const PassMachine& machine) {
+  const ModelConfig& config = weights->config;
   MainJob job;
-  job.weights = shapes.weights;
+  job.weights = weights;
   job.recipe = run.recipe;
   // Without --calib it is as many samples of another text.
   job.calibration = ParseCalibration(run.calib.empty() ? "calibration" : run.calib);
@@ -69,6 +76,13 @@ MainJob JobOf(const DryRun& run, const ModelShapes& shapes, const PassMachine& m
   job.decoded = DecodedTokens(run.comparison.measured);
   job.memory = static_cast<int64_t>(run.common.memory);
   job.machine = machine;
+  if (!run.recover.empty()) {
+    const TrainingBudget budget = ParseTrainingBudget(run.recover);
+    job.recover_seconds = budget.seconds;
+    job.recover_tokens = budget.tokens;
+    job.teacher = ParseTrainingLoss(run.recover_loss) != TrainingLoss::kCrossEntropy;
+    ++job.variants;
+  }
   return job;
 }
 
@@ -118,8 +132,9 @@ void PrintOutline(const DryRun& run, const MainJob& job, const JobOutline& outli
     fmt::print("one device selects and collects the sums of all {} layers that may be removed in one pass\n",
                outline.pass.candidates);
   if (!outline.pass.depths.empty())
-    fmt::print("one device keeps the streams before the layers {}, so that calibration can begin at one of them\n",
-               fmt::join(outline.pass.depths, " and "));
+    fmt::print("one device keeps the streams before {}, so that calibration can begin at one of them\n",
+               outline.pass.depths.size() > 4 ? fmt::format("{} of the layers", outline.pass.depths.size())
+                                              : fmt::format("the layers {}", fmt::join(outline.pass.depths, " and ")));
   fmt::print("evaluation: {} variants on {} windows of {} tokens ({}){}\n\n", job.variants, outline.windows.count,
              outline.windows.length, run.comparison.measured.protocol,
              run.comparison.text_tokens > 0
@@ -143,7 +158,13 @@ void PrintFlops(const MainJob& job, const JobOutline& outline) {
   fmt::print("{}\n", table.Text());
 }
 
-void PrintDevices(const Hardware& hardware, const std::vector<DevicePlan>& plans) {
+// "total", and what it lacks.
+std::string TotalName(const JobOutline& outline) {
+  if (outline.unplanned.empty()) return "total";
+  return fmt::format("total without {}", fmt::join(outline.unplanned, "; "));
+}
+
+void PrintDevices(const Hardware& hardware, const std::vector<DevicePlan>& plans, const std::string& total) {
   fmt::print("on {} ({:.3g} TFLOP/s, in float64 {:.3g} for sums and {:.3g} for fits, {:.4g} GB, {:.4g} GB/s)\n{}\n\n",
              hardware.device, hardware.narrow_products / 1e12, hardware.sums / 1e12, hardware.fits / 1e12,
              static_cast<double>(hardware.memory) / 1e9, hardware.bandwidth / 1e9,
@@ -151,7 +172,8 @@ void PrintDevices(const Hardware& hardware, const std::vector<DevicePlan>& plans
                                : "These are peaks of a datasheet: the times are lower bounds, which no run reaches.");
   Table memory({"devices", "split", "memory", "weights", "activations", "streams", "sums", "rows", "a fit", "logits",
                 "cache", "adapters", "sums on host", "sent", "stream per token"});
-  Table times({"devices", "select", "calibrate", "solve", "factorize", "evaluate", "decode", "total", "passes", ""});
+  Table times(
+      {"devices", "select", "calibrate", "solve", "factorize", "recover", "evaluate", "decode", total, "passes", ""});
   for (const DevicePlan& plan : plans) {
     const PlannedMemory& m = plan.memory;
     const std::string devices = std::to_string(plan.devices);
@@ -171,6 +193,52 @@ void PrintDevices(const Hardware& hardware, const std::vector<DevicePlan>& plans
   times.DropEmptyColumns();
   fmt::print("memory of the device that needs the most, bytes sent by all devices together\n{}\n{}\n{}", memory.Text(),
              hardware.measured ? "time" : "time, at least", times.Text());
+}
+
+// Changes of the options with which a job fits that does not fit into the memory of one device; none where it fits.
+std::vector<std::string> WaysToFit(const DryRun& run, const MainJob& job, const Hardware& hardware,
+                                   const std::vector<DevicePlan>& plans) {
+  if (std::any_of(plans.begin(), plans.end(), [](const DevicePlan& plan) { return plan.why_not.empty(); })) return {};
+  std::vector<std::string> ways;
+  const auto fits = [&](const MainJob& smaller, const std::string& change) {
+    const JobOutline outline = OutlineOf(smaller);
+    const DevicePlan plan = DevicePlanner(smaller, outline, hardware).On(plans.front().devices, 1);
+    if (!plan.why_not.empty()) return false;
+    ways.push_back(fmt::format("{} would fit: {}, about {}", change, Bytes(plan.memory.most()), Seconds(plan.total())));
+    return true;
+  };
+  const auto fewer = [&](MainJob smaller, const std::string& also) {
+    while (smaller.calibration.samples > 32) {
+      smaller.calibration.samples = std::max<int64_t>(32, smaller.calibration.samples / 2);
+      const std::string text = run.calib.substr(0, run.calib.find(':'));
+      if (fits(smaller, fmt::format("{}--calib {}:{}x{}", also, text.empty() ? "c4" : text, smaller.calibration.samples,
+                                    smaller.calibration.tokens)))
+        return true;
+    }
+    return false;
+  };
+  bool found = fewer(job, "");
+  MainJob independent = job;
+  independent.recipe.mode = Calibration::kIndependent;
+  if (OutlineOf(job).in_sequence()) {
+    const char* const option = "--calibration-mode independent";
+    found = fits(independent, option) || (!found && fewer(independent, std::string(option) + " ")) || found;
+  }
+  if (!found && !OutlineOf(job).walked.empty()) {  // its fits are larger than those of adapters
+    MainJob adapters = independent;
+    adapters.recipe.correction = "lra";
+    adapters.recipe.heal = Heal::kOff;
+    adapters.recipe.gate = false;
+    adapters.recipe.rank = RankSpec::Fixed(std::min<int64_t>(64, job.weights->config.hidden));
+    const std::string option =
+        fmt::format("--lra {} --calibration-mode independent, without refits and healing,", adapters.recipe.rank.rank);
+    found = fits(adapters, option) || fewer(adapters, option + " with ");
+  }
+  if (!found)
+    ways.emplace_back(
+        "no smaller calibration text fits either: the weights and one fit need more than there is; a "
+        "machine with more memory does, or several with --split (docs/scale.md)");
+  return ways;
 }
 
 Json ModelJson(const ModelShapes& shapes) {
@@ -250,6 +318,35 @@ Json DeviceJson(const DevicePlan& plan) {
   return json;
 }
 
+// Which smaller text would do, where most of the time goes into a long one.
+std::string SmallerTexts(const DryRun& run, const MainJob& job, const Hardware& here, const DevicePlan& plan) {
+  constexpr int64_t kEnough = 16384, kSamples = 64;  // tokens of a perplexity, samples of a calibration
+  const auto seconds = [](const DevicePlan& of, JobStep step) { return of.seconds[static_cast<size_t>(step)]; };
+  const auto with = [&](const MainJob& smaller) {
+    const JobOutline outline = OutlineOf(smaller);
+    return DevicePlanner(smaller, outline, here).On(1, 1);
+  };
+  std::string text;
+  if (job.text_tokens > 2 * kEnough && seconds(plan, JobStep::kEvaluate) > plan.total() / 3) {
+    MainJob smaller = job;
+    smaller.text_tokens = std::max(kEnough, job.window);
+    text += fmt::format("  perplexity is measured on {} tokens; --text-tokens {} would take {} instead of {}\n",
+                        job.text_tokens, smaller.text_tokens, Seconds(seconds(with(smaller), JobStep::kEvaluate)),
+                        Seconds(seconds(plan, JobStep::kEvaluate)));
+  }
+  const double reading = seconds(plan, JobStep::kSelect) + seconds(plan, JobStep::kCalibrate);
+  if (job.calibration.samples > 2 * kSamples && reading > plan.total() / 3 && run.recipe.gram.load.empty()) {
+    MainJob smaller = job;
+    smaller.calibration.samples = kSamples;
+    const DevicePlan less = with(smaller);
+    text +=
+        fmt::format("  {} samples are read for the repair; {} (--calib TEXT:{}x{}) would take {} instead of {}\n",
+                    job.calibration.samples, kSamples, kSamples, job.calibration.tokens,
+                    Seconds(seconds(less, JobStep::kSelect) + seconds(less, JobStep::kCalibrate)), Seconds(reading));
+  }
+  return text;
+}
+
 Hardware MeasureHere(const CommonOptions& common, const ModelConfig& config) {
   if (common.device.starts_with("cuda"))
     FailUsage("--hardware here measures the CPU; for a GPU, name one: a100, h100 or h200");
@@ -287,7 +384,7 @@ void PrintDryRun(const DryRun& run) {
   const bool here = run.options.hardware == "here";
   Hardware hardware = here ? Hardware() : FindHardware(run.options.hardware);
   const ModelShapes shapes = OpenShapes(run);
-  const MainJob job = JobOf(run, shapes, MachineOf(run, here ? nullptr : &hardware, *shapes.weights));
+  const MainJob job = JobOf(run, shapes.weights, MachineOf(run, here ? nullptr : &hardware, *shapes.weights));
   JobOutline outline = OutlineOf(job);
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
   if (run.common.split > 1) CheckOptions(job.recipe, shapes.weights->config, true);
@@ -300,8 +397,9 @@ void PrintDryRun(const DryRun& run) {
   PrintModel(shapes);
   PrintOutline(run, job, outline);
   PrintFlops(job, outline);
-  PrintDevices(hardware, plans);
-  if (!outline.unplanned.empty()) fmt::print("\nnot in these figures: {}\n", fmt::join(outline.unplanned, "; "));
+  PrintDevices(hardware, plans, TotalName(outline));
+  const std::vector<std::string> fitting = WaysToFit(run, job, hardware, plans);
+  for (const std::string& way : fitting) fmt::print("  {}\n", way);
 
   Json json = {{"model", ModelJson(shapes)},
                {"job", OutlineJson(job, outline)},
@@ -315,9 +413,38 @@ void PrintDryRun(const DryRun& run) {
                  {"fits", hardware.fits},
                  {"bandwidth", hardware.bandwidth},
                  {"memory", hardware.memory}}},
+               {"would_fit", fitting},
                {"plans", Json::array()}};
   for (const DevicePlan& plan : plans) json["plans"].push_back(DeviceJson(plan));
   run.common.WriteJson(json);
+}
+
+std::string TimeAhead(const DryRun& run, const LanguageModel& model, const RunTexts& texts) {
+  const std::shared_ptr<const Weights>& weights = model.impl().model.weights;
+  const Context context = run.common.MakeContext();
+  if (context.device != Device::kCpu || !run.common.processes->alone()) return "";
+  MainJob job = JobOf(run, weights, MachineOf(run, nullptr, *weights));
+  job.calibration.samples = std::max<int64_t>(1, texts.calibration / std::max<int64_t>(1, job.calibration.tokens));
+  job.text_tokens = std::max(texts.heldout, job.window);
+  JobOutline outline = OutlineOf(job);
+  outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
+  constexpr double kSlow = 20e9, kFast = 200e9, kShort = 30;  // FLOP/s of a thread, at least and at most; seconds
+  double flops = 0;
+  for (const JobStep step : kSteps) flops += FlopsOf(job, outline, step).all();
+  if (job.recover_seconds + flops / (kFast * context.threads) < kShort &&
+      job.recover_seconds + flops / (kSlow * context.threads) < 4 * kShort)
+    return "";
+  const Hardware here = MeasureHere(run.common, weights->config);
+  const DevicePlan plan = DevicePlanner(job, outline, here).On(1, 1);
+  if (plan.total() < kShort) return "";
+  std::vector<std::string> parts;
+  for (const JobStep step : kSteps)
+    if (const double seconds = plan.seconds[static_cast<size_t>(step)]; seconds >= plan.total() / 100)
+      parts.push_back(fmt::format("{} {}", Name(step), Seconds(seconds)));
+  std::string text = fmt::format("expected to take about {}, at the speed of {} (measured just now): {}\n",
+                                 Seconds(plan.total()), here.device, fmt::join(parts, ", "));
+  if (!outline.unplanned.empty()) text += fmt::format("  without {}\n", fmt::join(outline.unplanned, "; "));
+  return text + SmallerTexts(run, job, here, plan);
 }
 
 }  // namespace shiftrt

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shiftrt/model.h"
 #include "shiftrt/recipe.h"
 
 namespace CLI {
@@ -35,7 +36,18 @@ struct DryRun {
   const Recipe& recipe;
   const std::string& calib;
   std::vector<std::string> besides;
+  const std::string& recover;       // the value of --recover, "" if it is not given
+  const std::string& recover_loss;  // and of --recover-loss
 };
 void PrintDryRun(const DryRun& run);
+
+// The texts of a run that begins.
+struct RunTexts {
+  int64_t calibration = 0, heldout = 0;  // tokens
+};
+// Lines that say how long the run will take on this machine's CPU, and which smaller text would do; "" for a run of
+// less than half a minute, on a GPU or of several processes. The speed is measured, for about two seconds, where the
+// run is not a short one on any machine.
+std::string TimeAhead(const DryRun& run, const LanguageModel& model, const RunTexts& texts);
 
 }  // namespace shiftrt

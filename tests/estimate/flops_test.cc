@@ -120,6 +120,33 @@ TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
   EXPECT_THROW(OutlineOf(JobFor(shapes, "bi:80")), UsageError);
 }
 
+// A walk: both streams, the fits of projections, healing, and the losses that decide about it.
+TEST(MainJob, CountsRefitsHealingAndTheLossesOfHeldOutText) {
+  MainJob job = JobFor(ShapesOf(kLlama70B), "layers=40-44");
+  job.recipe.correction = "refit";
+  JobOutline outline = OutlineOf(job);
+  EXPECT_EQ(outline.walked, std::vector<int64_t>{28672});
+  EXPECT_EQ(outline.walk_rows, 39 + 2 * 6 - 5 + 1);
+  EXPECT_EQ(outline.widest(8192), 28672);
+  EXPECT_TRUE(outline.unplanned.empty());
+  const StepFlops refit = FlopsOf(job, outline, JobStep::kCalibrate);
+  EXPECT_DOUBLE_EQ(refit.model, 47 * BlockFlops(*job.weights, 0, {256, 512}));
+  EXPECT_DOUBLE_EQ(refit.sums, RidgeSumsFlops(28672, 8192, 256 * 512));
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSolve).fits, SolveFlops(job.recipe.lambda, 28672, 8192));
+
+  job.recipe.heal = Heal::kAll;
+  job.recipe.benefit = Benefit::kRequired;
+  outline = OutlineOf(job);
+  EXPECT_EQ(outline.walked.size(), size_t{1 + 2 * 35});
+  EXPECT_EQ(outline.loss_tokens, 2 * 16384 + 3 * 8192);
+  EXPECT_GT(FlopsOf(job, outline, JobStep::kSolve).fits, 35 * SolveFlops(job.recipe.lambda, 28672, 8192));
+
+  job.recover_tokens = 1000;
+  EXPECT_GT(FlopsOf(job, outline, JobStep::kRecover).model, 3 * 1000 * BlockFlopsPerToken(*job.weights) * 75 / 80);
+  job.recipe.prune = ParsePrune("bi:0.25");  // where it is unknown what is removed, every block may be its own run
+  EXPECT_EQ(OutlineOf(job).walked.size(), size_t{20 + (60 - 19) + 60});
+}
+
 TEST(MainJob, CountsTheSumsThatASelectionCollects) {
   MainJob job = JobFor(ShapesOf(kLlama70B));
   job.machine.memory = 100 * RidgeSums::Bytes(8192);  // sums of 80 candidates, and of the held-out text of 20 sites
@@ -147,9 +174,9 @@ TEST(MainJob, HasLongerBatchesAndKeepsStreamsOnAGpu) {
 
 TEST(MainJob, SaysWhatIsNotPlanned) {
   MainJob job = JobFor(ShapesOf(kLlama70B), "taylor:4");
-  job.recipe.correction = "joint";
-  job.recipe.gate = true;
-  EXPECT_EQ(OutlineOf(job).unplanned.size(), 3);
+  job.recipe.correction = "auto";
+  job.recipe.gate = true;  // which is planned
+  EXPECT_EQ(OutlineOf(job).unplanned.size(), 2);
 }
 
 TEST(MainJob, RefusesSizesThatOverflow) {

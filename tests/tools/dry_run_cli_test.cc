@@ -82,6 +82,66 @@ TEST_F(DryRunCli, SaysWhatTheRunThenDoes) {
   EXPECT_NEAR(plan["plans"][0]["seconds"]["total"].get<double>(), seconds, 1e-9 * seconds);
 }
 
+// No total leaves out a large part without a word.
+TEST_F(DryRunCli, TheTotalHasRefitsHealingAndRecoveryOrSaysWhatItLacks) {
+  const std::vector<std::string> stock = {"--model",   Path("model"), "--recipe", "stock",     "--hardware",
+                                          "epyc-9654", "--calib",     "c4:64x64", "--recover", "5min"};
+  const Outcome whole = Plan(stock);
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  EXPECT_EQ(whole.out.find("total without"), std::string::npos) << whole.out;
+  Json seconds = ReadJson("plan.json")["plans"][0]["seconds"];
+  EXPECT_EQ(seconds["recover"], 300);
+  EXPECT_GT(seconds["solve"].get<double>(), 0);
+  EXPECT_GT(seconds["total"].get<double>(), 300);
+  std::vector<std::string> more = stock;
+  more.insert(more.end(), {"--eval", "piqa"});
+  EXPECT_NE(Plan(more).out.find("total without --eval"), std::string::npos);
+}
+
+// Of a run that takes a minute, which ends once it has said so.
+TEST_F(DryRunCli, ARunSaysAtItsStartHowLongItTakes) {
+  const pid_t child =
+      Start({"run",     "--threads",         "1",         "--model", Path("model"), "--quiet",
+             "--prune", "layers=1",          "--lra",     "4",       "--calib",     Path("calibration.txt:16x64"),
+             "--text",  Path("heldout.txt"), "--recover", "1min",    "--eval",      "piqa",
+             "--data",  EvalData(),          "--limit",   "2"},
+            dir_ / "out", dir_ / "err");
+  std::string out;
+  for (int i = 0; i < 600 && out.find("  without --eval\n") == std::string::npos && !Ended(child); ++i) {
+    ::usleep(100'000);
+    out = ReadFile(dir_ / "out");
+  }
+  ::kill(child, SIGKILL);
+  Wait(child);
+  EXPECT_NE(out.find("\nexpected to take about 6"), std::string::npos) << out << ReadFile(dir_ / "err");
+  EXPECT_NE(out.find("(measured just now): recover 60 s"), std::string::npos) << out;
+  EXPECT_NE(out.find("\n  without --eval\n"), std::string::npos) << out;
+}
+
+TEST_F(DryRunCli, SaysWhatWouldFitWhereAJobDoesNot) {
+  const auto plan = [&](const std::string& samples) {
+    return Plan({"--model", Path("model"), "--lra", "4", "--hardware", "h100", "--prune", "layers=1", "--calib",
+                 "c4.jsonl:" + samples});
+  };
+  const Outcome large = plan("4000000x128");
+  ASSERT_EQ(large.status, 0) << large.err;
+  EXPECT_NE(large.out.find("not possible: it does not fit into the memory of a device\n"
+                           "  --calib c4.jsonl:2000000x128 would fit: "),
+            std::string::npos)
+      << large.out;
+  EXPECT_NE(large.out.find("\n  --calibration-mode independent would fit: "), std::string::npos) << large.out;
+  EXPECT_EQ(ReadJson("plan.json")["would_fit"].size(), 2u);
+  EXPECT_EQ(plan("64x128").out.find("would fit: "), std::string::npos);
+  const std::string config = Config({{"num_hidden_layers", 126},
+                                     {"hidden_size", 16384},
+                                     {"intermediate_size", 53248},
+                                     {"num_attention_heads", 128},
+                                     {"num_key_value_heads", 8},
+                                     {"vocab_size", 128256}});
+  EXPECT_NE(Plan({"--config", config, "--hardware", "h100"}).out.find("no smaller calibration text fits either"),
+            std::string::npos);
+}
+
 TEST_F(DryRunCli, NeedsNoWeights) {
   ASSERT_EQ(Plan({"--model", Path("model"), "--lra", "4"}).status, 0);
   EXPECT_EQ(ReadJson("plan.json")["model"]["bytes_in_files"]["float32"],
