@@ -33,7 +33,7 @@ bool ChangesBlocks(const Provenance& made) {
 
 // The beginning of a text as batches to follow the stream through.
 std::vector<Batch> DriftBatches(std::span<const int32_t> tokens, int64_t positions) {
-  constexpr size_t kTokens = 4096, kSequence = 512;
+  constexpr size_t kTokens = 2048, kSequence = 512;
   tokens = tokens.first(std::min(tokens.size(), kTokens));
   const size_t length = std::min<size_t>(kSequence, positions);
   std::vector<Batch> batches;

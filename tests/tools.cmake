@@ -11,4 +11,5 @@ target_link_libraries(shiftrt_failing_calls PRIVATE ${CMAKE_DL_LIBS})
 target_compile_definitions(test_tools PRIVATE SHIFTRT_FAILING_CALLS="$<TARGET_FILE:shiftrt_failing_calls>")
 add_dependencies(test_tools shiftrt_failing_calls)
 # Tests of parts of the command line that link these parts alone.
+shiftrt_test(table SOURCES tools/table_test.cc ${PROJECT_SOURCE_DIR}/tools/table.cc DEPENDS shiftrt_runtime)
 shiftrt_test(progress SOURCES tools/progress_bar_test.cc ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc DEPENDS shiftrt_runtime)

@@ -33,6 +33,23 @@ void CheckHalves(const PruneSpec& prune, const std::string& format) {
                                Format(prune), format, fmt::join(others, " or ")));
 }
 
+// Throws UsageError for a model with adapters where the format has no place for them, with the way that works: the
+// trained one where the model was trained.
+void CheckAdapters(const LanguageModel& model, const ExportCommand& command) {
+  const ExportFormatName format = FormatOf({command.settings.format, ""});
+  if (format.adapters || model.Adapters() == 0 || !format.own_tensors) return;
+  std::vector<std::string> others;
+  for (const ExportFormatName& one : ExportFormatNames())
+    if (one.adapters) others.push_back(one.name);
+  const bool trained = model.MadeBy() != nullptr && model.MadeBy()->finetune;
+  throw UsageError(fmt::format(
+      "--format {0}: {1} has {2} adapter{3}, which {0} has no place for. `shiftrt run --{4}{5}` makes a model without "
+      "adapters{6}; --format {7} takes adapters",
+      format.name, command.common.model, model.Adapters(), model.Adapters() == 1 ? "" : "s", format.holds,
+      trained ? " --recover 15min" : "", trained ? ", trained as this one is" : " (trained: add --recover 15min)",
+      fmt::join(others, " or ")));
+}
+
 // The model without what is to be pruned. Calibration text is opened only if the criterion reads it.
 LanguageModel Pruned(const ExportCommand& command, const PruneSpec& prune, const LanguageModel& model,
                      const Resources& resources, Progress& progress) {
@@ -56,6 +73,7 @@ int Run(ExportCommand command) {
   LanguageModel model = command.common.OpenLanguageModel();
   if (prune) CheckRemoval(model, *prune, command.yes);
   if (prune) model = Pruned(command, *prune, model, resources, *progress);
+  CheckAdapters(model, command);
   PrintExport({command.settings.format, command.output},
               Export(model, command.output, command.settings, resources, progress.get()));
   return 0;

@@ -40,14 +40,17 @@ void Print(std::string_view text) {
   std::fflush(stdout);
 }
 
-void PrintSpeed(const Generation& reply) {
+// "stop" for a reply that the model ended, "length" for one that is as long as may be.
+const char* FinishReason(bool stopped) { return stopped ? "stop" : "length"; }
+
+void PrintSpeed(const Generation& reply, const GenerationSettings& settings) {
   const auto rate = [](int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   };
   const int64_t count = std::ssize(reply.tokens);
-  std::fprintf(stderr, "prompt: %td tokens, %.1f tokens/s; generated: %td tokens, %.1f tokens/s\n", reply.prompt_tokens,
-               rate(reply.prompt_tokens, reply.prefill_seconds), count,
-               rate(std::max<int64_t>(count - 1, 0), reply.decode_seconds));
+  std::fprintf(stderr, "prompt: %td tokens, %.1f tokens/s; generated: %td tokens, %.1f tokens/s, finish reason %s\n",
+               reply.prompt_tokens, rate(reply.prompt_tokens, reply.prefill_seconds), count,
+               rate(std::max<int64_t>(count - 1, 0), reply.decode_seconds), FinishReason(count < settings.max_tokens));
 }
 
 void ContinuePrompt(const GenerateOptions& options, ModelRunner& runner) {
@@ -63,7 +66,7 @@ void ContinuePrompt(const GenerateOptions& options, ModelRunner& runner) {
   const Generation reply = runner.Generate(options.prompt, settings);
   begin();
   Print("\n");
-  if (!options.common.quiet) PrintSpeed(reply);
+  if (!options.common.quiet) PrintSpeed(reply, settings);
 }
 
 // Throws Error naming the file and the place in it for a last prompt that is empty or leaves no room for the reply.
@@ -110,7 +113,8 @@ std::string ReplyLine(const GenerateOptions& options, const LanguageModel& model
   return Json({{"prompt", before},
                {"reply", reply.text},
                {"text", before + reply.text + end},
-               {"tokens", std::ssize(reply.tokens)}})
+               {"tokens", std::ssize(reply.tokens)},
+               {"finish_reason", FinishReason(reply.end >= 0)}})
       .dump();
 }
 
@@ -204,7 +208,7 @@ void Chat(const GenerateOptions& options, ModelRunner& runner) {
   const auto reply = [&](const std::string& message) {
     const Generation said = conversation.Reply(message, settings);
     Print("\n");
-    if (!options.common.quiet) PrintSpeed(said);
+    if (!options.common.quiet) PrintSpeed(said, settings);
     ++settings.seed;  // every turn has draws of its own
   };
   if (options.prompted) return reply(options.prompt);

@@ -53,11 +53,7 @@ void PrintComparison(const ComparisonSettings& settings, const HeldOutText& held
         " on what --save DIR has saved\n");
   }
   fmt::print("{}\n\"{}\" ...\n", Table(ComparisonTable(variants)).Text(), settings.prompt);
-  for (const MeasuredVariant& v : variants) {
-    std::string line = v.continuation;
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    fmt::print("  {}: {}\n", v.label, line);
-  }
+  for (const MeasuredVariant& v : variants) fmt::print("  {}:{}\n", v.label, Indented(v.continuation));
 }
 
 }  // namespace shiftrt

@@ -5,13 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/stopwatch.h"
 #include "tools/progress_bar.h"
 #include "tools/standard_output.h"
+#include "tools/table.h"
 
 namespace shiftrt {
 
@@ -69,11 +72,28 @@ std::string RatesText(const TrainingOutline& outline, const FinetuneSettings& se
 TrainingDisplay::TrainingDisplay(bool quiet, const FinetuneSettings& settings)
     : terminal_(!quiet && ::isatty(STDERR_FILENO) != 0),
       timed_(settings.budget.seconds > 0),
+      validate_every_(settings.validate_every),
+      sequences_(settings.batch),
       last_(Clock::now()),
       validation_(ValidationName(settings)) {}
 
+void TrainingDisplay::ShowPlan(const TrainingHistory& history, int64_t steps) {
+  const auto done = static_cast<double>(history.steps()), all = static_cast<double>(steps);
+  double validations = 2;  // before the first step and behind the last
+  if (validate_every_ >= 1) validations = 1 + std::ceil(all / validate_every_);
+  if (validate_every_ > 0 && validate_every_ < 1) validations = 1 + std::min(all, std::ceil(1 / validate_every_));
+  std::string text =
+      fmt::format("planned: {}{} steps of {} sequence{}, {} tokens", timed_ ? "about " : "", steps, sequences_,
+                  sequences_ == 1 ? "" : "s", Scaled(static_cast<double>(history.tokens) / done * all, ""));
+  if (history.validation_sequences > 0)
+    text += fmt::format(", {:.0f} validations of {} sequences", validations, history.validation_sequences);
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
 void TrainingDisplay::operator()(const TrainingHistory& history, int64_t steps) {
   const int64_t done = history.steps();
+  if (done > 0 && !std::exchange(planned_, true)) ShowPlan(history, steps);
   // Those of a training that continues were shown before.
   if (validations_ == 0 && !history.validations.empty() && history.validations.back().step != done)
     validations_ = history.validations.size();
@@ -162,6 +182,7 @@ nlohmann::json TrainingJson(const TrainingOutcome& outcome) {
                          {"tokens", history.tokens},
                          {"seconds", history.seconds},
                          {"validation_seconds", history.validation_seconds},
+                         {"validation_sequences", history.validation_sequences},
                          {"tokens_per_second", Speed(history)},
                          {"losses", history.losses},
                          {"gradient_norms", history.gradient_norms},

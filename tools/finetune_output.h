@@ -21,7 +21,13 @@ class TrainingDisplay {
   void operator()(const TrainingHistory& history, int64_t steps);
 
  private:
+  // Says once how much the training will do, as far as its first steps tell.
+  void ShowPlan(const TrainingHistory& history, int64_t steps);
+
   bool terminal_, timed_, drawn_ = false;  // timed: how many steps there will be is an estimate
+  bool planned_ = false;                   // the plan was shown
+  double validate_every_;
+  int64_t sequences_;  // of a step
   std::chrono::steady_clock::time_point last_;
   const char* validation_;  // the name of the validation loss
   size_t validations_ = 0;  // the number of validations that were shown

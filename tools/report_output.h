@@ -14,7 +14,7 @@ namespace shiftrt {
 
 // Adds --report DIR. A directory whose index.html is no report of shiftrt is refused.
 void AddReport(CLI::App& app, std::string& directory, const std::string& help);
-// Writes the page to the directory and prints where it is.
-void WriteReport(const Page& page, const std::string& directory);
+// Writes the page to the directory, with version and command at its top, and prints where it is.
+void WriteReport(Page page, const std::string& directory);
 
 }  // namespace shiftrt

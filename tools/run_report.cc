@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "shiftrt/version.h"
 #include "tools/comparison.h"
 #include "tools/selection.h"
 #include "tools/shift_output.h"
@@ -213,7 +212,6 @@ Section Verdict(const RunReport& report) {
                              100 * std::log(report.measured[1].perplexity / last.perplexity) / pruned)});
   if (const std::optional<GainReport>& gain = report.repair.report.gain)
     section.parts.push_back(PageText{"When the model was repaired: " + GainText(*gain) + "."});
-  section.parts.push_back(PageText{fmt::format("Made by shiftrt {}.", Version())});
   return section;
 }
 

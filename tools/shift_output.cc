@@ -40,6 +40,31 @@ void PrintSelection(const Selection& selection, int64_t layers) {
 
 std::string R2(double value) { return std::isnan(value) ? "-" : fmt::format("{:.3f}", value); }
 
+// The warning without the value of a fit, which its row of the table has.
+std::string WithoutValue(const std::string& warning) {
+  const size_t begin = warning.find(" (R2 "), end = warning.find(')', begin);
+  return begin == std::string::npos || end == std::string::npos ? warning
+                                                                : warning.substr(0, begin) + warning.substr(end + 1);
+}
+
+// One line per warning, with the names of all fits that have it, in the order in which they come.
+void PrintWarnings(const std::vector<FitReport>& fits, const char* of, const auto& name) {
+  std::vector<std::pair<std::string, std::vector<const FitReport*>>> warnings;
+  for (const FitReport& fit : fits) {
+    if (fit.warning.empty()) continue;
+    const std::string text = WithoutValue(fit.warning);
+    auto known = std::ranges::find(warnings, text, [](const auto& one) { return one.first; });
+    if (known == warnings.end()) known = warnings.insert(known, {text, {}});
+    known->second.push_back(&fit);
+  }
+  for (const auto& [text, which] : warnings) {
+    std::vector<std::string> names;
+    for (const FitReport* fit : which) names.push_back(name(*fit));
+    fmt::print("  {}{} {}: {}\n", of, names.size() > 1 ? "s" : "", fmt::join(names, ", "),
+               names.size() > 1 ? text : which.front()->warning);
+  }
+}
+
 void PrintSites(const std::vector<FitReport>& sites) {
   if (sites.empty()) return;
   if (!std::isnan(sites.front().scale)) {
@@ -51,8 +76,7 @@ void PrintSites(const std::vector<FitReport>& sites) {
       Table(PageTable{{"in place of layers", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"},
                       SiteTableRows(sites)})
           .Text());
-  for (const FitReport& site : sites)
-    if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.name, site.warning);
+  PrintWarnings(sites, "layer", [](const FitReport& site) { return site.name; });
   fmt::print("\n");
 }
 
@@ -74,8 +98,13 @@ void PrintHealed(const std::vector<FitReport>& healed, const std::optional<GateV
                   HealedRows(healed)};
   for (std::vector<std::string>& row : table.rows) row.front() = "block " + row.front();
   fmt::print("{}", Table(table).Text());
-  for (const FitReport& fit : healed)
-    if (!fit.warning.empty()) fmt::print("  block {}, {}: {}\n", fit.name, fit.part, fit.warning);
+  PrintWarnings(healed, "projection", [](const FitReport& fit) { return fmt::format("{}.{}", fit.name, fit.part); });
+  const auto worse = std::ranges::count_if(healed, [](const FitReport& fit) { return fit.r2_heldout < 0; });
+  if (worse > 0)
+    fmt::print(
+        "  {} of {} fitted projections explain{} nothing on held-out tokens (R2 below 0): more calibration text "
+        "helps, or --heal off\n",
+        worse, healed.size(), worse == 1 ? "s" : "");
   fmt::print("\n");
 }
 
@@ -116,10 +145,13 @@ std::vector<std::vector<std::string>> ScaleRows(const std::vector<FitReport>& si
 std::vector<std::vector<std::string>> SiteTableRows(const std::vector<FitReport>& sites) {
   std::vector<std::vector<std::string>> rows;
   rows.reserve(sites.size());
-  for (const FitReport& site : sites)
+  for (const FitReport& site : sites) {
+    const bool adapter = site.effective_rank > 0;  // not a projection that was fitted again
     rows.push_back({site.name, fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
-                    std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
-                    fmt::format("{:.3f}", site.r2_fit), R2(site.r2_heldout)});
+                    adapter ? std::to_string(site.rank) : "-",
+                    adapter ? fmt::format("{:.1f}", site.effective_rank) : "-", fmt::format("{:.3f}", site.r2_fit),
+                    R2(site.r2_heldout)});
+  }
   return rows;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 namespace shiftrt {
 
@@ -37,6 +38,14 @@ std::string Scaled(double value, const char* unit) {
     ++power;
   }
   return fmt::format("{:.3g} {}{}", value, prefixes[power], unit);
+}
+
+std::string Indented(const std::string& text) {
+  std::string lines, indent = " ";
+  std::istringstream in(text.substr(0, text.find_last_not_of("\r\n") + 1));
+  for (std::string line; std::getline(in, line); indent = "    ")
+    lines += (lines.empty() && indent.size() == 1 ? "" : "\n") + (line.empty() ? "" : indent + line);
+  return lines;
 }
 
 std::string PlusMinus(double error, int digits) {

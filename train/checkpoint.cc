@@ -112,6 +112,7 @@ std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
     history.tokens = Integer(progress.at("tokens"));
     history.seconds = progress.at("seconds").get<double>();
     history.validation_seconds = progress.value("validation_seconds", 0.0);
+    history.validation_sequences = progress.value("validation_sequences", int64_t{0});
     for (const Json& at : progress.at("validations"))
       history.validations.push_back({Integer(at.at(0)), at.at(1).get<double>()});
   } catch (const Json::exception& error) {
@@ -133,6 +134,7 @@ void CheckpointFile::Write(const TrainingNumbers& numbers, const TrainingHistory
   const Json progress = {{"tokens", history.tokens},
                          {"seconds", history.seconds},
                          {"validation_seconds", history.validation_seconds},
+                         {"validation_sequences", history.validation_sequences},
                          {"validations", validations}};
   std::vector<NamedTensor> tensors = {{"values", View(numbers.values)},
                                       {"first_moments", View(numbers.first)},

@@ -69,6 +69,11 @@ class BestValues {
   int64_t count_ = 0;
 };
 
+// The share of a budget in seconds that validations may take: a budget is there for steps.
+constexpr double kValidationTime = 0.1;
+// Validations that are assumed of a training whose steps are not known, where there is one every so many steps.
+constexpr double kAssumedValidations = 10;
+
 class Loop {
  public:
   Loop(const TrainingJob& job, Objective& objective, TrainingArrays& arrays)
@@ -97,6 +102,7 @@ class Loop {
       best_.Keep(state->best);
       saved_ = history().steps();
       state.reset();
+      KeepValidation(history().validation_sequences);
     }
     try {
       for (;;) {
@@ -142,6 +148,48 @@ class Loop {
     schedule_.warmup = std::llround(settings_.warmup * static_cast<double>(schedule_.steps));
   }
 
+  // How many validations a training with a budget in seconds has, about.
+  double ExpectedValidations() const {
+    const double every = settings_.validate_every;
+    return every == 0 ? 2 : every < 1 ? 1 + 1 / every : kAssumedValidations;
+  }
+
+  // Leaves those passes of the validation that read so many sequences; 0: all.
+  void KeepValidation(int64_t sequences) {
+    size_t passes = 0;
+    for (int64_t read = 0; passes < validation_.size() && (sequences == 0 || read < sequences); ++passes)
+      read += validation_[passes].batch.sequences();
+    validation_.resize(passes);
+  }
+
+  // The loss of all held-out passes; the first validation of a budget in seconds ends with the pass by which its share
+  // of the time is over, and the others read the same passes.
+  LossSum ValidationLoss() {
+    const auto validate = [&](int64_t pass) {
+      CheckStopped();
+      CountBatch(job_.context, validation_[pass].batch.size());
+      return objective_.Validate(validation_[pass], pass);
+    };
+    const auto passes = std::ssize(validation_);
+    const bool measures = settings_.budget.seconds > 0 && history().validations.empty();
+    const int64_t at_once = measures ? std::min<int64_t>(passes, job_.context.processes->size()) : passes;
+    const double share = kValidationTime * settings_.budget.seconds / ExpectedValidations();
+    const auto begin = Clock::now();
+    LossSum sum;
+    int64_t done = 0;
+    while (done < passes) {
+      const int64_t first = done;
+      done = std::min(passes, done + at_once);
+      for (const LossSum& loss : SharedLoop(job_.context, done - first, [&](int64_t i) { return validate(first + i); }))
+        sum += loss;
+      // As many again would take as long as the last ones.
+      const double mean = SecondsSince(begin) * static_cast<double>(at_once) / static_cast<double>(done);
+      if (measures && DecidedByWriter(job_.context, SecondsSince(begin) + mean > share)) break;
+    }
+    validation_.resize(done);
+    return sum;
+  }
+
   void Step() {
     const int64_t step = history().steps();
     LossSum sum;
@@ -174,6 +222,7 @@ class Loop {
     history().tokens += tokens;
     history().seconds += seconds;
     CheckDivergence();
+    Plan();  // the observer is told how many steps there will be
     Observe();
   }
 
@@ -224,11 +273,18 @@ class Loop {
           history().steps(), last, first, Advice());
   }
 
+  // False if one more validation than the last one would take more than the share of a budget in seconds.
+  bool TimeForValidation() const {
+    const auto count = static_cast<double>(history_.validations.size());
+    if (settings_.budget.seconds <= 0 || count == 0) return true;
+    return history_.validation_seconds * (count + 2) / count <= kValidationTime * settings_.budget.seconds;
+  }
+
   bool ValidationIsDue() {
     const int64_t steps = history().steps();
     const double every = settings_.validate_every, of_steps = static_cast<double>(schedule_.steps);
     bool at = steps == 0 || steps == schedule_.steps;
-    if (every >= 1) at = at || steps % std::llround(every) == 0;
+    if (every >= 1) at = at || (steps % std::llround(every) == 0 && DecidedByWriter(job_.context, TimeForValidation()));
     // The next is due after as many shares as there are validations, the one before the first step included.
     constexpr double kRounding = 1e-9;
     if (every > 0 && every < 1)
@@ -241,19 +297,16 @@ class Loop {
     if (validation_.empty()) return;
     LossSum sum;
     double seconds = 0;
-    const auto validate = [&](int64_t pass) {
-      CheckStopped();
-      CountBatch(job_.context, validation_[pass].batch.size());
-      return objective_.Validate(validation_[pass], pass);
-    };
     {
       const Stopwatch watch(seconds);
-      for (const LossSum& loss : SharedLoop(job_.context, std::ssize(validation_), validate)) sum += loss;
+      sum = ValidationLoss();
     }
     Check(std::isfinite(sum.loss), "the validation loss after {} steps is {}. {}", history().steps(), sum.loss,
           Advice());
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
     history().validation_seconds += seconds;
+    history().validation_sequences = 0;
+    for (const TrainingBatch& batch : validation_) history().validation_sequences += batch.batch.sequences();
     CheckHeldOutDivergence();
     if (settings_.keep_best && history().BestStep() == history().steps()) best_.Keep(arrays_.ops, arrays_.values);
     Observe();

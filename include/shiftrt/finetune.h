@@ -83,6 +83,7 @@ struct TrainingHistory {
   int64_t tokens = 0;                        ///< tokens that passed forwards and backwards
   double seconds = 0;                        ///< time of the steps, on whatever machines
   double validation_seconds = 0;             ///< time of the validations
+  int64_t validation_sequences = 0;          ///< held-out sequences that each of them reads
   int64_t resumed = 0;                       ///< steps that came from a checkpoint
 
   /// \return steps done
@@ -128,7 +129,9 @@ struct FinetuneSettings {
   int64_t length = 512;  ///< tokens at which a sequence is cut
   /// Divide a longer document into several sequences instead, so that all of it is learnt. A row of Alpaca is cut.
   bool divide = false;
-  int64_t validation = 200;       ///< sequences that are held out, at most a fifth of the text
+  /// Sequences that are held out, at most a fifth of the text. With a budget in seconds, validations together take
+  /// about a tenth of it, and read as many of these as that allows, in one pass at least.
+  int64_t validation = 200;
   TextName validation_text = {};  ///< another text for them; empty: the same
   bool train_on_inputs = false;   ///< learn the prompts of rows of Alpaca too
 

@@ -63,6 +63,7 @@ TEST_F(Chat, ManyPromptsGiveALineEach) {
       if (chat) alone.insert(alone.end(), {"--chat", "--system", "be"});
       const std::string reply = (chat ? "" : prompts[i]) + lines[i]["reply"].get<std::string>() + "\n";
       EXPECT_EQ(reply, Command("generate", alone).out) << chat << " " << i;
+      EXPECT_EQ(lines[i]["finish_reason"], lines[i]["tokens"] < 5 ? "stop" : "length");
       EXPECT_EQ(lines[i]["text"], lines[i]["prompt"].get<std::string>() + lines[i]["reply"].get<std::string>());
     }
   }

@@ -152,8 +152,20 @@ TEST_F(Cli, AnExportSaysWhatRoundingLosesOfLora) {
 
 TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
-  EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2, "hf-lra");
+  for (const char* format : {"hf", "gguf"})
+    EXPECT_FAILS(Command("export", {"--format", format, "--save", Path("hf")}, "saved"), 2,
+                 std::string(" has 2 adapters, which ") + format +
+                     " has no place for. `shiftrt run --recipe stock` makes a model without adapters (trained: add "
+                     "--recover 15min); --format hf-lra takes adapters");
   EXPECT_FALSE(fs::exists(dir_ / "hf"));
+  ASSERT_EQ(Command("finetune",
+                    {"--method", "adapters", "--steps", "1", "--calib", Path("calibration.txt"), "--text",
+                     Path("heldout.txt"), "--save", Path("tuned"), "--quiet"},
+                    "saved")
+                .status,
+            0);
+  EXPECT_FAILS(Command("export", {"--format", "gguf", "--save", Path("hf")}, "tuned"), 2,
+               "`shiftrt run --recipe stock --recover 15min` makes a model without adapters, trained as this one is");
   const Outcome exported =
       Command("export", {"--format", "hf-lra", "--save", Path("lra"), "--dtype", "bfloat16"}, "saved");
   ASSERT_EQ(exported.status, 0) << exported.err;

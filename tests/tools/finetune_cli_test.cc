@@ -378,6 +378,8 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
   const Outcome timed = Call(run("timed", "1s"));
   ASSERT_EQ(timed.status, 0) << timed.err;
   EXPECT_NE(timed.out.find("of about"), std::string::npos) << timed.out;
+  EXPECT_NE(timed.out.find("\nplanned: about "), std::string::npos) << timed.out;
+  EXPECT_NE(timed.out.find(" validations of "), std::string::npos) << timed.out;
   EXPECT_FAILS(Call(run("x", "soon")), 2, "--recover: \"soon\"");
   for (const bool named : {false, true}) {  // held-out samples of a text that is learnt from
     std::vector<std::string> options = {"--calib", Path("calibration.txt:16x64"), "--lra", "4", "--recover", "1s"};

@@ -223,13 +223,31 @@ TEST_F(Cli, AReportBeginsWithItsVerdict) {
   ASSERT_EQ(Run({"--prune", "bi:1", "--lra", "4", "--report", Path("page")}).status, 0);
   const std::string page = ReadFile(dir_ / "page/index.html");
   size_t last = 0;
-  for (const char* words : {">Verdict<", "against the original", "held-out tokens of the calibration text",
-                            "Made by shiftrt", ">Comparison<", ">Text<", "Layer scores", ">Neighbours<"}) {
+  for (const char* words :
+       {"<code>shiftrt 0", ": shiftrt run --model ", "--prune bi:1 --lra 4", ">Verdict<", "against the original",
+        "held-out tokens of the calibration text", ">Comparison<", ">Text<", "Layer scores", ">Neighbours<"}) {
     const size_t found = page.find(words, last);
     ASSERT_NE(found, std::string::npos) << words;
     last = found;
   }
   EXPECT_EQ(page.find("Layer scores: angular"), std::string::npos);
+}
+
+// A warning that many sites have is one line with their names; each value is in the table. A projection that was fitted
+// again has no rank.
+TEST_F(Cli, WarningsOfManySitesAreOneLine) {
+  const Outcome lra = Run({"--prune", "layers=1,2", "--lra", "8", "--calib", Path("calibration.txt:16x64")});
+  ASSERT_EQ(lra.status, 0) << lra.err;
+  EXPECT_NE(lra.out.find("\n  layers 1, 2: warning: the correction explains nothing of held-out text: give"),
+            std::string::npos)
+      << lra.out;
+  const Outcome refit =
+      Run({"--prune", "layers=2", "--correction", "refit", "--heal", "all", "--calib", Path("calibration.txt:16x64")});
+  ASSERT_EQ(refit.status, 0) << refit.err;
+  const size_t row = refit.out.find("\n  2  ");
+  ASSERT_NE(row, std::string::npos) << refit.out;
+  EXPECT_NE(refit.out.substr(row + 1, refit.out.find('\n', row + 1) - row).find(" -          - "), std::string::npos)
+      << refit.out;
 }
 
 // Adapters that were fitted to noise are not handed over, unless the user asks for them.

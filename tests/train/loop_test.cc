@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/loop.h"
 
+#include <chrono>
+#include <thread>
+
 #include "tests/runtime/refusal.h"
 #include "tests/runtime/thread_link.h"
 #include "tests/shift/small_model.h"
@@ -11,6 +14,8 @@ namespace {
 // The loop alone: half the squared distance of the adapter's bias to a point that the tokens of a pass move.
 class Distance : public Objective {
  public:
+  static constexpr int32_t kSlow = 100;  // validations of sequences that begin with such tokens take their time
+
   explicit Distance(TrainingArrays& arrays) : arrays_(arrays) {}
   LossSum Step(const TrainingBatch& batch, uint64_t, double scale) override {
     LossSum sum = Validate(batch, 0);
@@ -20,6 +25,7 @@ class Distance : public Objective {
     return sum;
   }
   LossSum Validate(const TrainingBatch& batch, int64_t) override {
+    if (batch.batch.tokens[0] >= kSlow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     double squares = 0;
     for (int64_t i = 0; i < arrays_.count; ++i)
       squares += 0.5 * std::pow(arrays_.values.all().host()(0, i) - Goal(batch), 2);
@@ -85,6 +91,32 @@ TEST_F(LoopTest, ComesToTheGoal) {
   schedule_.steps = 1;
   EXPECT_NEAR(Run()[0], 0.05, 1e-6);
   EXPECT_NEAR(history_.gradient_norms[0], 4 * 1.045, 0.2);  // the parameter has sixteen values
+}
+
+// A tenth of the time at most goes to validations, whatever was held out; a training that continues reads the same.
+TEST_F(LoopTest, ABudgetInSecondsBuysSteps) {
+  texts_.validation = {};
+  for (int32_t s = 0; s < 200; ++s) texts_.validation.Add(std::vector<int32_t>(6, Distance::kSlow), 1);
+  settings_.validate_every = 0;
+  settings_.budget.seconds = 2;  // 0.1 s per validation, of 20 ms per sequence
+  int64_t stop = 5;
+  const auto stops = [&](const TrainingHistory& history, int64_t) {
+    if (history.steps() == stop) throw Interrupted();
+  };
+  EXPECT_THROW(Run(stops), Interrupted);
+  stop = -1;
+  Run(stops);
+  ASSERT_EQ(history_.validations.size(), size_t{2});
+  EXPECT_GE(history_.validation_sequences, 1);
+  EXPECT_LE(history_.validation_sequences, 5);
+  EXPECT_GT(history_.steps(), 5);
+  EXPECT_LE(history_.validation_seconds, 0.1 * history_.validation_sequences);
+  RemoveCheckpoint();
+  settings_.budget.seconds = 0;
+  texts_.validation = {};
+  for (int32_t s = 0; s < 20; ++s) texts_.validation.Add(std::vector<int32_t>(6, s), 1);
+  Run();
+  EXPECT_EQ(history_.validation_sequences, 20) << "without such a budget, all that is held out is read";
 }
 
 // A step has two passes, which two processes share, while a third one has none.

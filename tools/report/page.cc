@@ -67,6 +67,7 @@ std::string Html(const Page& page) {
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>{0}</title><style>{1}</style>"
       "</head><body>\n<h1>{0}</h1>\n<p>{2}</p>\n",
       Escaped(page.title), kPageStyle, Escaped(page.summary));
+  if (!page.made_by.empty()) html += fmt::format("<p><code>{}</code></p>\n", Escaped(page.made_by));
   for (const Section& section : page.sections) html += Render(section);
   return html + "</body></html>\n";
 }

@@ -30,6 +30,7 @@ struct Section {
 struct Page {
   std::string title, summary;
   std::vector<Section> sections;
+  std::string made_by = {};  // the program's version and the command, which the page shows at its top
 };
 
 std::string Html(const Page& page);
