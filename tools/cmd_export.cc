@@ -37,7 +37,7 @@ void CheckHalves(const PruneSpec& prune, const std::string& format) {
 // trained one where the model was trained.
 void CheckAdapters(const LanguageModel& model, const ExportCommand& command) {
   const ExportFormatName format = FormatOf({command.settings.format, ""});
-  if (format.adapters || model.Adapters() == 0 || !format.own_tensors) return;
+  if (format.adapters || !format.own_tensors || model.Adapters() == 0 || model.HalfBlocks() > 0) return;
   std::vector<std::string> others;
   for (const ExportFormatName& one : ExportFormatNames())
     if (one.adapters) others.push_back(one.name);
