@@ -24,8 +24,8 @@ struct MainJob {
   int64_t variants = 0;         // plans that are measured
   int64_t positions = 0;        // positions of a variant's cache: prompt and reply, at most
   int64_t decoded = 0;          // tokens per variant, one at a time
-  double recover_seconds = 0;   // of a training of the repaired model, or 0
-  int64_t recover_tokens = 0;   // that it learns from instead, or 0
+  double recover_seconds = 0;   // seconds that the repaired model is trained for, or 0
+  int64_t recover_tokens = 0;   // tokens that it learns from instead, or 0
   bool teacher = false;         // the original model runs beside that training
   int64_t memory = 0;           // bytes of the host that sums may take; 0: three quarters of the device's or its host's
   PassMachine machine;          // one device of the hardware, for the pass that selects layers

@@ -107,6 +107,8 @@ std::vector<T> FromAll(const Context& context, const T& mine) {
 // whether any process wishes it.
 inline bool DecidedByWriter(const Context& context, bool wish) { return context.processes->OfFirst(wish); }
 inline bool WantedByAny(const Context& context, bool wish) { return context.processes->Any(wish); }
+// The number of processes that share the work.
+inline int64_t Sharers(const Context& context) { return context.processes->size(); }
 // True if no other process takes a share of the work.
 inline bool WorksAlone(const Context& context) { return context.processes->alone(); }
 // One process writes the files: this one, or another.

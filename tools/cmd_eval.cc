@@ -65,7 +65,7 @@ struct Repairing {
   CommandFit fit;
 };
 
-// What is refused before any text is read.
+// Throws UsageError for what can be refused before any text is read.
 void CheckRepair(const LanguageModel& model, const Recipe& recipe, const EvalCommandOptions& options) {
   if (model.MadeBy() != nullptr)
     FailUsage("{} is already pruned or fine-tuned; give the model it was made from, or leave --prune out",

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "models/model.h"
 #include "shiftrt/compare.h"
 #include "shiftrt/finetune.h"
 #include "shiftrt/repair.h"
@@ -215,7 +214,7 @@ int Run(const RunOptions& options) {
   }
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
-  if (IsToBePulled(options.common.model)) RefuseMissingTexts({options.comparison.text, options.recover_text});
+  RefuseMissingTextsBeforePull(options.common, {options.comparison.text, options.recover_text});
   const LanguageModel model = options.common.OpenLanguageModel();
   CheckRecipe(model, recipe);
   CheckRemoval(model, recipe.prune, options.recipe.yes);

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "models/model.h"
 #include "shiftrt/sweep.h"
 #include "tools/evaluation.h"
 #include "tools/named_recipes.h"
@@ -19,7 +18,7 @@ namespace shiftrt {
 
 namespace {
 
-constexpr const char* kAmount = "0.25";  // of a criterion without one
+constexpr const char* kAmount = "0.25";  // the amount for a criterion that is given alone
 
 struct SweepOptions {
   CommonOptions common;
@@ -121,7 +120,7 @@ std::vector<Recipe> NamedCombinations(CLI::App& app, SweepOptions& options, cons
 int Run(CLI::App& app, SweepOptions& options) {
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();  // the one that writes
-  if (IsToBePulled(options.common.model)) RefuseMissingTexts({options.text});
+  RefuseMissingTextsBeforePull(options.common, {options.text});
   const LanguageModel model = options.common.OpenLanguageModel();
   if (model.MadeBy() != nullptr)
     FailUsage("{} is already pruned or fine-tuned; give the model it was made from", options.common.model);

@@ -27,7 +27,7 @@ class TrainingDisplay {
   bool terminal_, timed_, drawn_ = false;  // timed: how many steps there will be is an estimate
   bool planned_ = false;                   // the plan was shown
   double validate_every_;
-  int64_t sequences_;  // of a step
+  int64_t sequences_;  // sequences per step
   std::chrono::steady_clock::time_point last_;
   const char* validation_;  // the name of the validation loss
   size_t validations_ = 0;  // the number of validations that were shown

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "models/model.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/printable.h"
@@ -44,6 +45,10 @@ void RefuseMissingTexts(std::initializer_list<std::string> lists) {
     for (const std::string& name : TextsIn(list))
       if (FindKnownText(name) == nullptr) ResolveText(name);
   }
+}
+
+void RefuseMissingTextsBeforePull(const CommonOptions& common, std::initializer_list<std::string> lists) {
+  if (IsToBePulled(common.model)) RefuseMissingTexts(lists);
 }
 
 void RefuseSizes(const std::string& list) {

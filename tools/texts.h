@@ -23,6 +23,8 @@ struct CommonOptions;
 // Throws Error for a text in these lists (TextsIn) that is neither there nor known by name. A command calls it before
 // it looks for the texts that the user has not named, so that a mistyped name is the first thing that it reports.
 void RefuseMissingTexts(std::initializer_list<std::string> lists);
+// Does the same where the model is to be pulled, so that a wrong name is said before the download.
+void RefuseMissingTextsBeforePull(const CommonOptions& common, std::initializer_list<std::string> lists);
 // Returns the text that the user named, or the file of this name in the model's directory, or "".
 std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file);
 // Throws UsageError for a text in the list of --calib of `finetune` that has a size, as `run` takes it (c4:64x512).

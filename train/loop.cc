@@ -172,7 +172,7 @@ class Loop {
     };
     const auto passes = std::ssize(validation_);
     const bool measures = settings_.budget.seconds > 0 && history().validations.empty();
-    const int64_t at_once = measures ? std::min<int64_t>(passes, job_.context.processes->size()) : passes;
+    const int64_t at_once = measures ? std::min<int64_t>(passes, Sharers(job_.context)) : passes;
     const double share = kValidationTime * settings_.budget.seconds / ExpectedValidations();
     const auto begin = Clock::now();
     LossSum sum;

@@ -175,7 +175,7 @@ TEST(MainJob, HasLongerBatchesAndKeepsStreamsOnAGpu) {
 TEST(MainJob, SaysWhatIsNotPlanned) {
   MainJob job = JobFor(ShapesOf(kLlama70B), "taylor:4");
   job.recipe.correction = "auto";
-  job.recipe.gate = true;  // which is planned
+  job.recipe.gate = true;  // the gate is planned
   EXPECT_EQ(OutlineOf(job).unplanned.size(), 2);
 }
 

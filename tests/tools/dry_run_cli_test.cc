@@ -98,7 +98,7 @@ TEST_F(DryRunCli, TheTotalHasRefitsHealingAndRecoveryOrSaysWhatItLacks) {
   EXPECT_NE(Plan(more).out.find("total without --eval"), std::string::npos);
 }
 
-// Of a run that takes a minute, which ends once it has said so.
+// The run would take a minute, and the test ends it once it has said so.
 TEST_F(DryRunCli, ARunSaysAtItsStartHowLongItTakes) {
   const pid_t child =
       Start({"run",     "--threads",         "1",         "--model", Path("model"), "--quiet",
