@@ -28,7 +28,10 @@ bool Corrects(const Recipe& recipe) {
 }
 
 // "none" is not a name for a plan with something in it.
-std::string VariantName(const Recipe& recipe) { return recipe.correction == "none" ? "healed" : recipe.correction; }
+std::string VariantName(const Recipe& recipe) {
+  const std::string name = CorrectionName(recipe);
+  return name == "none" ? "healed" : name;
+}
 
 // Says for tables what stands in the place of the removed blocks, and what else was fitted again.
 std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
@@ -37,10 +40,24 @@ std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
   };
   const TrialReport* const trial = ChosenOf(result.trials);
   const std::string text =
-      trial == nullptr ? label(recipe.correction) : fmt::format("auto ({})", label(trial->correction));
+      trial == nullptr ? label(CorrectionName(recipe)) : fmt::format("auto ({})", label(trial->correction));
   const bool healed = recipe.heal != Heal::kOff && (!result.healing || result.healing->kept);
   if (result.gain && !result.gain->kept) return text + " (left out)";
   return healed ? fmt::format("{}, healed ({})", text, Name(recipe.heal)) : text;
+}
+
+// The recipe with the name of its correction. `why`: what CorrectionName() cannot know, or else what it went by.
+Recipe Settled(Recipe recipe, const Model& model, std::string* why = nullptr) {
+  if (why != nullptr) why->clear();
+  if (!recipe.correction.empty()) return recipe;
+  const ModelConfig& config = model.weights->config;
+  SettingSet settings;
+  if (model.weights->split()) settings = settings | SettingSet{Setting::kSplit};
+  if (!config.block.PlainUpdates()) settings = settings | SettingSet{Setting::kUpdateNorms};
+  const std::string reason = WhyNotJoint(recipe, settings);
+  recipe.correction = reason.empty() ? "joint" : "lra";
+  if (why != nullptr) *why = reason;
+  return recipe;
 }
 
 }  // namespace
@@ -76,7 +93,7 @@ std::string Text(const Recipe& recipe) {
       "{} {} rank {} lambda {} penalize bias {} {} {} weights {} span {} gate {} benefit {} heal {} merge {} seed {} "
       "save "
       "\"{}\" {}",
-      Format(recipe.prune), recipe.correction, Format(recipe.rank), Format(recipe.lambda), recipe.penalize_bias,
+      Format(recipe.prune), CorrectionName(recipe), Format(recipe.rank), Format(recipe.lambda), recipe.penalize_bias,
       Name(recipe.factorization), Name(recipe.mode), Format(recipe.weighting), recipe.span, recipe.gate,
       static_cast<int>(recipe.benefit), Name(recipe.heal), Name(recipe.merge), recipe.seed, recipe.gram.save.string(),
       recipe.gram.all_layers ? "all" : "removed");
@@ -95,7 +112,7 @@ Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const Ca
     return accepted.has(setting) ? value : "";
   };
   made.recipe = {.prune = Format(recipe.prune),
-                 .correction = recipe.correction,
+                 .correction = CorrectionName(recipe),
                  .rank = read(Setting::kRank, Format(recipe.rank)),
                  .lambda = read(Setting::kLambda, Format(recipe.lambda)),
                  .factorization = read(Setting::kFactorization, Name(recipe.factorization)),
@@ -118,7 +135,7 @@ Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const Ca
 }
 
 RepairEffects EffectsOf(const Recipe& recipe) {
-  const Correction& correction = FindCorrection(recipe.correction);
+  const Correction& correction = CorrectionOf(recipe);
   return {correction.adapters(), correction.changes_blocks() || recipe.heal != Heal::kOff};
 }
 
@@ -132,7 +149,7 @@ std::vector<std::string> VariantNames(const Recipe& recipe) {
 void CheckRecipe(const LanguageModel& model, const Recipe& recipe) {
   const Model& original = model.impl().model;
   CheckOriginal(original);
-  CheckOptions(recipe, original.weights->config, original.weights->split());
+  CheckOptions(Settled(recipe, original), original.weights->config, original.weights->split());
   RemovalCount(recipe.prune, *original.weights);  // throws for what cannot be removed
 }
 
@@ -143,14 +160,16 @@ struct RepairJob::Impl {
         context(MakeContext(resources).ReducedPrecision()),
         text(LoadText(recipe, model.impl().model, context.device)),
         report{text.source, text.hash, text.fit_tokens, text.heldout_tokens} {
-    this->recipe.mode = ModeOf(recipe, model.impl().model.weights->split(), &why);
+    this->recipe = Settled(recipe, model.impl().model, &why_correction);
+    this->recipe.mode = ModeOf(this->recipe, model.impl().model.weights->split(), &why);
   }
   ShiftJob Job(Progress& progress) const { return {context, model.impl().model, text, progress}; }
   RepairResult Result(const ShiftResult& result) const;
 
   LanguageModel model;
-  Recipe recipe;  // its mode is not kAuto
+  Recipe recipe;  // its mode is not kAuto, and its correction has a name
   const char* why = nullptr;
+  std::string why_correction;
   Context context;
   CalibrationSet text;
   CalibrationReport report;
@@ -168,6 +187,8 @@ std::string RepairJob::Accounting() const {
   return impl_->text.Accounting() + (impl_->context.products == Products::kBFloat16 ? "; products in bfloat16" : "");
 }
 Calibration RepairJob::Mode() const { return impl_->recipe.mode; }
+std::string RepairJob::Correction() const { return impl_->recipe.correction; }
+std::string RepairJob::WhyCorrection() const { return impl_->why_correction; }
 std::string RepairJob::WhyMode() const { return impl_->why != nullptr ? impl_->why : ""; }
 
 HeldOutText RepairJob::HeldOut() const {

@@ -30,6 +30,24 @@ std::vector<std::string_view> Accepting(Setting setting) {
 
 }  // namespace
 
+std::string WhyNotJoint(const Recipe& recipe, SettingSet model) {
+  if (recipe.mode != Calibration::kAuto) return fmt::format("a calibration mode is given: {}", Name(recipe.mode));
+  Recipe joint = recipe;
+  joint.correction = "joint";
+  const SettingSet used = UsedBy(joint) | model, accepted = Accepted(joint);
+  for (const SettingRow& row : Settings())
+    if (used.has(row.setting) && !accepted.has(row.setting))
+      return fmt::format("joint does not go with {}: {}", row.name, row.why);
+  return "";
+}
+
+const Correction& CorrectionOf(const Recipe& recipe) {
+  if (!recipe.correction.empty()) return FindCorrection(recipe.correction);
+  return FindCorrection(WhyNotJoint(recipe).empty() ? "joint" : "lra");
+}
+
+std::string CorrectionName(const Recipe& recipe) { return std::string(CorrectionOf(recipe).name); }
+
 FitOptions FitOptionsOf(const Recipe& recipe, Spectra spectra) {
   return {{recipe.lambda, recipe.penalize_bias}, recipe.rank, recipe.factorization, spectra};
 }

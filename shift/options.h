@@ -4,6 +4,7 @@
 // pairs of settings that exclude each other (setting.cc). CheckOptions reads all three, and docs/method.md shows them.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "include/shiftrt/recipe.h"
@@ -17,8 +18,12 @@
 
 namespace shiftrt {
 
-// The row of the recipe's correction. Throws UsageError for an unknown one.
-inline const Correction& CorrectionOf(const Recipe& recipe) { return FindCorrection(recipe.correction); }
+// Returns why a recipe that names no correction gets "lra" and not "joint", or "" if it gets "joint". `model`: settings
+// that the model and its processes have.
+std::string WhyNotJoint(const Recipe& recipe, SettingSet model = {});
+// The row of the recipe's correction, or of the one that a recipe without a name gets. Throws UsageError for an unknown
+// one.
+const Correction& CorrectionOf(const Recipe& recipe);
 // The options of the recipe's fits.
 FitOptions FitOptionsOf(const Recipe& recipe, Spectra spectra = Spectra::kNow);
 

@@ -48,6 +48,7 @@ constexpr KnownText kTexts[] = {
      "wikitext-2-raw-v1/test-00000-of-00001.parquet",
      true},
     {"alpaca", {"alpaca_data_cleaned.json", "alpaca_data.json"}, "yahma/alpaca-cleaned", "alpaca_data_cleaned.json"},
+    {"code-alpaca", {"code_alpaca_20k.json", "code-alpaca.json"}, "sahil2801/CodeAlpaca-20k", "code_alpaca_20k.json"},
 };
 
 std::vector<std::string> FileNames(const std::string& name) {

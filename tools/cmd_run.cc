@@ -252,6 +252,8 @@ int Run(const RunOptions& options) {
   const auto progress = options.common.MakeProgress();
 
   PrintModel(model);
+  if (const std::string why = job.WhyCorrection(); !why.empty())
+    fmt::print("correction {}, because {}\n", job.Correction(), why);
   if (const std::string why = job.WhyMode(); !why.empty())
     fmt::print("calibration mode {}, because {}\n", Name(job.Mode()), why);
   if (!text.source.empty()) fmt::print("calibration: {}\n  {}\n\n", text.source, job.Accounting());

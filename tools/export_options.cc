@@ -82,13 +82,13 @@ std::vector<ExportTarget> ParseExportTargets(const std::vector<std::string>& tex
     // A recovery of a repair without adapters changes blocks alone, so it can follow wherever those are taken.
     const std::string instead = format.own_tensors ? fmt::format("{0} (trained: {0} --recover 15min)", holds) : holds;
     if (effects.adapters && !format.adapters)
-      refuse(text, name, fmt::format("--correction {} makes adapters", recipe.correction), instead, others);
+      refuse(text, name, fmt::format("--correction {} makes adapters", CorrectionName(recipe)), instead, others);
     if (!effects.changes_blocks || format.own_tensors) continue;
     Recipe unhealed = recipe;
     unhealed.heal = Heal::kOff;
     refuse(text, name,
            EffectsOf(unhealed).changes_blocks
-               ? fmt::format("--correction {} changes weights of blocks", recipe.correction)
+               ? fmt::format("--correction {} changes weights of blocks", CorrectionName(recipe))
                : "--heal changes weights of blocks",
            instead, others);
   }

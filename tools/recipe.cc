@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "api/repair.h"
 #include "runtime/check.h"
 #include "tools/named_recipes.h"
 #include "tools/options.h"
@@ -29,13 +30,15 @@ void RecipeOptions::AddTo(CLI::App& app) {
          "--lra", lra,
          "rank of the adapters: a number, full, energy:SHARE (of each fit) or budget:PARAMETERS (of all adapters)")
       ->capture_default_str();
-  app.add_option("--correction", correction, "what replaces the removed blocks:" + CorrectionsHelp())
-      ->capture_default_str();
+  app.add_option("--correction", correction,
+                 "what replaces the removed blocks (default: joint, or lra with an option that joint does not take):" +
+                     CorrectionsHelp());
   app.add_option(
          "--calibration-mode", calibration_mode,
          "independent: all sites are fitted on one pass of the original model; sequential: each site is fitted\n"
          "on the corrected stream; drift: the same, towards the original stream; auto: drift for --correction lra,\n"
-         "but independent with --split, --save-gram, --load-gram or --lra budget:N, and for other corrections")
+         "but independent with --split, --save-gram, --load-gram or --lra budget:N, and for other corrections.\n"
+         "Only lra takes a mode")
       ->capture_default_str();
   app.add_option("--token-weight", token_weight,
                  "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
@@ -49,8 +52,10 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_flag("--gate", gate, "drop each correction without which the loss on held-out calibration text is lower");
   app.add_option(
       "--calib", calib,
-      "calibration text: FILE, or c4, wikitext2 or alpaca, which are pulled from the Hugging Face hub if they are not\n"
-      "there; with [:samples[xtokens]], by default 256x512 (default: c4; the demo model has its own text)");
+      "calibration text: FILE, or c4, wikitext2, alpaca or code-alpaca, which are pulled from the Hugging Face hub if\n"
+      "they are not there; or several with commas between them, in turns; with [:samples[xtokens]], by default "
+      "256x512\n"
+      "(default: c4,wikitext2,alpaca,code-alpaca, and c4 with --recipe paper; the demo model has its own text)");
   app.add_option("--save-gram", save_gram,
                  "save the calibration sums to this file; an interrupted calibration continues from it")
       ->check(FileOutput());
@@ -104,7 +109,7 @@ Recipe RecipeOptions::Parse(uint64_t seed) const {
 CalibrationSpec RecipeOptions::Text(const Recipe& recipe, const LanguageModel& model,
                                     const CommonOptions& common) const {
   if (calib.empty() && !ReadsText(recipe)) return {};
-  return CalibrationFor(calib, model, common);
+  return CalibrationFor(calib, model, common, named.empty() ? "" : FindNamedRecipe(named).text);
 }
 
 }  // namespace shiftrt

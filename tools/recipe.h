@@ -21,7 +21,7 @@ struct CommonOptions;
 struct RecipeOptions {
   std::string prune = "bi:0.25", lra = "64", calib = {}, lambda = "gcv", factorize = "rrr", merge = "off";
   std::string named = {};  // --recipe
-  std::string heal = "off", correction = "lra", calibration_mode = "auto", token_weight = "none";
+  std::string heal = "off", correction = {}, calibration_mode = "auto", token_weight = "none";
   std::vector<std::string> load_gram = {};
   std::string save_gram = {}, gram_layers = "removed";
   std::vector<const CLI::Option*> added = {};  // by AddTo()

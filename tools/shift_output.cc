@@ -186,7 +186,7 @@ void PrintProposals(const RepairReport& report, const Recipe& recipe) {
         report.sites.front().tokens, 4 * report.seconds.calibrate);
   if (Reads(recipe, "rank") && recipe.rank.kind != RankSpec::Kind::kFull)
     fmt::print("  --lra full: the fit takes as long, but a full map per adapter costs more memory at run time\n");
-  if (recipe.correction == "lra")
+  if (CorrectionName(recipe) == "lra")
     fmt::print("  --correction joint: the fit takes longer, and there is one adapter per run of removed blocks\n");
   if (!recipe.gate && report.sites.size() > 1 && Reads(recipe, "gate"))
     fmt::print("  --gate: keeps those corrections that help, after {} losses or more on held-out text\n",

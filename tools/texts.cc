@@ -13,13 +13,16 @@
 #include "text/documents.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
+#include "tools/standard_output.h"
 
 namespace shiftrt {
 
 namespace {
 
-// The calibration text and the held-out text if the user names none, as in the paper.
-constexpr const char* kCalibration = "c4";
+// The calibration text if the user names none: pages of the web, an encyclopedia, instructions and programs, because a
+// repair returns little on kinds of text that it was not fitted to (docs/results-qwen.md).
+constexpr const char* kCalibration = "c4,wikitext2,alpaca,code-alpaca";
+// The held-out text if the user names none, as in the paper.
 constexpr const char* kHeldOut = "wikitext2-test";
 
 // Pulls a text that the user did not name, if it is not there. Where that fails, says why and returns false, because
@@ -35,6 +38,20 @@ bool PullUnnamed(const std::string& name, const CommonOptions& common) {
       return false;
     }
   });
+}
+
+// Those of the calibration texts that are on this machine or can be pulled, with commas between them. One that cannot
+// is said, and the rest are not pulled then, because the hub is out of reach.
+std::string PullUnnamedCalibration(const std::string& names, const CommonOptions& common) {
+  std::vector<std::string> found, missing;
+  for (const std::string& name : TextsIn(names)) {
+    const bool there = missing.empty() ? PullUnnamed(name, common) : !LookForText(name).empty();
+    (there ? found : missing).push_back(name);
+  }
+  if (!found.empty() && !missing.empty() && common.processes->first())
+    Tell(fmt::format("the calibration text lacks {}, because {} not on this machine", fmt::join(missing, ", "),
+                     missing.size() == 1 ? "it is" : "they are"));
+  return fmt::format("{}", fmt::join(found, ","));
 }
 
 }  // namespace
@@ -87,18 +104,20 @@ bool ShareText(const std::string& one, const std::string& other) {
   return false;
 }
 
-CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& model, const CommonOptions& common) {
+CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& model, const CommonOptions& common,
+                               const std::string& by_default) {
+  const std::string unnamed = by_default.empty() ? kCalibration : by_default;
   const std::string text = TextBeside(given, model.Directory(), "calibration.txt");
-  CalibrationSpec spec = ParseCalibration(text.empty() ? kCalibration : text);
+  CalibrationSpec spec = ParseCalibration(text.empty() ? unnamed : text);
   if (!text.empty()) {
     PullMissingTexts(spec.source, common);
-  } else if (!PullUnnamed(kCalibration, common)) {
+  } else if (spec.source = PullUnnamedCalibration(unnamed, common); spec.source.empty()) {
     FailUsage(
         "give calibration text with --calib NAME|FILE[,...][:samples[xtokens]] (.txt, .jsonl, .json or .parquet); a "
         "few "
-        "hundred "
-        "samples of general text are enough. Without --calib it is C4's validation text: `shiftrt pull --dataset {}`",
-        kCalibration);
+        "hundred samples are enough, of the kinds of text that the model is for. Without --calib they are of {}: "
+        "`shiftrt pull --dataset {}`",
+        unnamed, TextsIn(unnamed).front());
   }
   return spec;
 }

@@ -215,8 +215,8 @@ enum class Benefit {
 struct Recipe {
   PruneSpec prune = {.criterion = "bi", .ratio = 0.25};  ///< what is removed
   /// Says what takes the place of the removed blocks: a name that Corrections() lists, such as "lra" (linear residual
-  /// adapters), "refit", "joint", "none" or "auto".
-  std::string correction = "lra";
+  /// adapters), "refit", "joint", "none" or "auto". Without a name it is the one that CorrectionName() returns.
+  std::string correction = {};
   RankSpec rank = {};                                         ///< rank of the adapters
   LambdaSpec lambda = {};                                     ///< ridge penalty
   bool penalize_bias = false;                                 ///< penalise the bias of the adapters too
@@ -245,6 +245,13 @@ bool ReadsText(const Recipe& recipe);
 /// \throws UsageError for a correction that does not exist
 bool Reads(const Recipe& recipe, std::string_view field);
 
+/// \param recipe what to remove and how to repair it
+/// \return the name of its correction. Where the recipe has none, it is "joint", which repaired all models best that
+/// were
+///     measured, or "lra" if the recipe has a setting that joint does not take, such as a calibration mode or files of
+///     sums. Repair() takes "lra" for a model too that joint cannot repair (RepairJob::WhyCorrection()).
+std::string CorrectionName(const Recipe& recipe);
+
 /// A recipe by name, for what the repaired model may cost at run time.
 struct NamedRecipe {
   const char* name;     ///< "paper", "stock", "adapters", "best" or "recover"
@@ -256,6 +263,8 @@ struct NamedRecipe {
   /// The budget of the training that follows Repair(), as ParseTrainingBudget() reads it; RecoverySettings() has the
   /// other settings of that training. Empty: there is none.
   const char* recover = "";
+  /// The known calibration text of the program for a user who names none; empty: the program's own choice.
+  const char* text = "";
 };
 /// \return all named recipes
 const std::vector<NamedRecipe>& NamedRecipes();

@@ -97,6 +97,10 @@ class RepairJob {
   std::string Accounting() const;
   /// \return the samples of the text that are not fitted, without tokens if there are none
   HeldOutText HeldOut() const;
+  /// \return the name of the correction; the one that a recipe without a name gets
+  std::string Correction() const;
+  /// \return why a recipe without a name got "lra" and not "joint"; empty if it did not
+  std::string WhyCorrection() const;
   /// \return the calibration mode; that for which kAuto stands
   Calibration Mode() const;
   /// \return why kAuto does not stand for the usual mode of the correction; empty if it does

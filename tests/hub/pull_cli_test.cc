@@ -156,6 +156,10 @@ TEST_F(PullCli, CalibrationTextIsPulled) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.err.find("allenai/c4, commit"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.out.find("c4-validation.00000-of-00008.json.gz"), std::string::npos) << outcome.out;
+  // The other kinds of text that it would calibrate on are not in the hub.
+  EXPECT_NE(outcome.err.find("the calibration text lacks wikitext2, alpaca, code-alpaca, because they are not"),
+            std::string::npos)
+      << outcome.err;
   const size_t requests = hub_.Requests().size();
   EXPECT_EQ(Call(offline).status, 0);
   EXPECT_EQ(hub_.Requests().size(), requests);
