@@ -46,20 +46,6 @@ std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
   return healed ? fmt::format("{}, healed ({})", text, Name(recipe.heal)) : text;
 }
 
-// The recipe with the name of its correction. `why`: what CorrectionName() cannot know, or else what it went by.
-Recipe Settled(Recipe recipe, const Model& model, std::string* why = nullptr) {
-  if (why != nullptr) why->clear();
-  if (!recipe.correction.empty()) return recipe;
-  const ModelConfig& config = model.weights->config;
-  SettingSet settings;
-  if (model.weights->split()) settings = settings | SettingSet{Setting::kSplit};
-  if (!config.block.PlainUpdates()) settings = settings | SettingSet{Setting::kUpdateNorms};
-  const std::string reason = WhyNotJoint(recipe, settings);
-  recipe.correction = reason.empty() ? "joint" : "lra";
-  if (why != nullptr) *why = reason;
-  return recipe;
-}
-
 }  // namespace
 
 CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* field) {
@@ -139,6 +125,11 @@ RepairEffects EffectsOf(const Recipe& recipe) {
   return {correction.adapters(), correction.changes_blocks() || recipe.heal != Heal::kOff};
 }
 
+std::string CorrectionName(const LanguageModel& model, const Recipe& recipe) {
+  const Weights& weights = *model.impl().model.weights;
+  return WithCorrection(recipe, weights.config, weights.split()).correction;
+}
+
 std::vector<std::string> VariantNames(const Recipe& recipe) {
   std::vector<std::string> names = {"original", "pruned"};
   if (Corrects(recipe)) names.push_back(VariantName(recipe));
@@ -149,7 +140,8 @@ std::vector<std::string> VariantNames(const Recipe& recipe) {
 void CheckRecipe(const LanguageModel& model, const Recipe& recipe) {
   const Model& original = model.impl().model;
   CheckOriginal(original);
-  CheckOptions(Settled(recipe, original), original.weights->config, original.weights->split());
+  CheckOptions(WithCorrection(recipe, original.weights->config, original.weights->split()), original.weights->config,
+               original.weights->split());
   RemovalCount(recipe.prune, *original.weights);  // throws for what cannot be removed
 }
 
@@ -160,8 +152,9 @@ struct RepairJob::Impl {
         context(MakeContext(resources).ReducedPrecision()),
         text(LoadText(recipe, model.impl().model, context.device)),
         report{text.source, text.hash, text.fit_tokens, text.heldout_tokens} {
-    this->recipe = Settled(recipe, model.impl().model, &why_correction);
-    this->recipe.mode = ModeOf(this->recipe, model.impl().model.weights->split(), &why);
+    const Weights& weights = *model.impl().model.weights;
+    this->recipe = WithCorrection(recipe, weights.config, weights.split(), &why_correction);
+    this->recipe.mode = ModeOf(this->recipe, weights.split(), &why);
   }
   ShiftJob Job(Progress& progress) const { return {context, model.impl().model, text, progress}; }
   RepairResult Result(const ShiftResult& result) const;

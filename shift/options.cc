@@ -28,9 +28,16 @@ std::vector<std::string_view> Accepting(Setting setting) {
   RefuseSetting(row, "correction", fmt::format("the correction {}", correction.name), Accepting(row.setting));
 }
 
-}  // namespace
+// The settings that a model and its processes have.
+SettingSet SettingsOf(const ModelConfig& config, bool split) {
+  SettingSet settings;
+  if (split) settings = settings | SettingSet{Setting::kSplit};
+  if (!config.block.PlainUpdates()) settings = settings | SettingSet{Setting::kUpdateNorms};
+  return settings;
+}
 
-std::string WhyNotJoint(const Recipe& recipe, SettingSet model) {
+// Returns why a recipe that names no correction gets "lra" and not "joint", or "" if it gets "joint".
+std::string WhyNotJoint(const Recipe& recipe, SettingSet model = {}) {
   if (recipe.mode != Calibration::kAuto) return fmt::format("a calibration mode is given: {}", Name(recipe.mode));
   Recipe joint = recipe;
   joint.correction = "joint";
@@ -39,6 +46,18 @@ std::string WhyNotJoint(const Recipe& recipe, SettingSet model) {
     if (used.has(row.setting) && !accepted.has(row.setting))
       return fmt::format("joint does not go with {}: {}", row.name, row.why);
   return "";
+}
+
+}  // namespace
+
+Recipe WithCorrection(Recipe recipe, const ModelConfig& config, bool split, std::string* why) {
+  std::string reason;
+  if (recipe.correction.empty()) {
+    reason = WhyNotJoint(recipe, SettingsOf(config, split));
+    recipe.correction = reason.empty() ? "joint" : "lra";
+  }
+  if (why != nullptr) *why = reason;
+  return recipe;
 }
 
 const Correction& CorrectionOf(const Recipe& recipe) {
@@ -57,9 +76,7 @@ SettingSet Accepted(const Recipe& recipe) {
 }
 
 void CheckOptions(const Recipe& recipe, const ModelConfig& config, bool split) {
-  SettingSet used = UsedBy(recipe);
-  if (split) used = used | SettingSet{Setting::kSplit};
-  if (!config.block.PlainUpdates()) used = used | SettingSet{Setting::kUpdateNorms};
+  const SettingSet used = UsedBy(recipe) | SettingsOf(config, split);
   for (const SettingRow& row : Settings())
     if (used.has(row.setting) && !Accepted(recipe).has(row.setting)) Refuse(CorrectionOf(recipe), row);
   CheckCriterion(recipe.prune, used);

@@ -18,9 +18,10 @@
 
 namespace shiftrt {
 
-// Returns why a recipe that names no correction gets "lra" and not "joint", or "" if it gets "joint". `model`: settings
-// that the model and its processes have.
-std::string WhyNotJoint(const Recipe& recipe, SettingSet model = {});
+// The recipe with the name of its correction, which for a recipe that names none is "joint", or "lra" where a setting
+// of the recipe or of the model is one that joint does not take. `split`: as for CheckOptions. `why` receives the
+// reason for "lra", or "".
+Recipe WithCorrection(Recipe recipe, const ModelConfig& config, bool split, std::string* why = nullptr);
 // The row of the recipe's correction, or of the one that a recipe without a name gets. Throws UsageError for an unknown
 // one.
 const Correction& CorrectionOf(const Recipe& recipe);

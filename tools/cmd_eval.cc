@@ -83,7 +83,10 @@ int Run(const EvalCommandOptions& options) {
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
   const LanguageModel model = options.common.OpenLanguageModel();
-  if (repairs) CheckRepair(model, recipe, options);
+  if (repairs) {
+    recipe.correction = CorrectionName(model, recipe);
+    CheckRepair(model, recipe, options);
+  }
   const Suites suites = options.evaluation.Load(options.common);
   const auto progress = options.common.MakeProgress();
   std::vector<ModelVariant> variants;

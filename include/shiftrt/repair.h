@@ -44,6 +44,11 @@ struct RepairResult {
 RepairResult Repair(const LanguageModel& model, const Recipe& recipe = {}, const Resources& resources = {},
                     Progress* progress = nullptr, const std::filesystem::path& keep = {});
 
+/// \param model an original model
+/// \param recipe what to remove and how to repair it
+/// \return the name of the correction; where the recipe has none, the one that this model gets
+std::string CorrectionName(const LanguageModel& model, const Recipe& recipe);
+
 /// \param recipe what to remove and how to repair
 /// \return names of RepairResult::variants: "original", "pruned", the name of the correction, and "merged"
 /// \throws UsageError for an unknown correction

@@ -110,6 +110,35 @@ class Pairs : public test::SmallModel {
   }
 };
 
+// A recipe that names no correction is repaired by joint, or by lra where joint refuses a setting that lra takes.
+TEST_F(Pairs, ARecipeWithoutACorrectionGetsOneThatTakesItsSettings) {
+  int adapters = 0;
+  for (const Choice& choice : Choices()) {
+    for (const bool split : {false, true}) {
+      Recipe recipe{.prune = ParsePrune("layers=2,3")};
+      recipe.rank = RankSpec::Fixed(3);
+      choice.apply(recipe);
+      std::string why;
+      const Recipe named = WithCorrection(recipe, model_.weights->config, split, &why);
+      Recipe joint = recipe;
+      joint.correction = "joint";
+      const bool taken =
+          !RefusalOf(joint, model_.weights->config, split).has_value() && recipe.mode == Calibration::kAuto;
+      EXPECT_EQ(named.correction, taken ? "joint" : "lra") << choice.name;
+      EXPECT_EQ(why.empty(), taken) << choice.name << ": " << why;
+      if (!split) EXPECT_EQ(CorrectionName(recipe), named.correction) << choice.name;
+      Recipe lra = recipe;
+      lra.correction = "lra";
+      EXPECT_TRUE(taken ||
+                  RefusalOf(named, model_.weights->config, split) == RefusalOf(lra, model_.weights->config, split))
+          << choice.name;
+      adapters += taken ? 0 : 1;
+    }
+  }
+  EXPECT_GT(adapters, 8);
+  EXPECT_EQ(WithCorrection({.correction = "bias"}, model_.weights->config, true).correction, "bias");
+}
+
 TEST_F(Pairs, OptionsRunOrAreRefusedBeforeAnyWork) {
   const std::vector<Choice> choices = Choices();
   for (const Correction& correction : Corrections()) {
