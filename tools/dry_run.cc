@@ -65,7 +65,7 @@ MainJob JobOf(const DryRun& run, const std::shared_ptr<const Weights>& weights, 
   const ModelConfig& config = weights->config;
   MainJob job;
   job.weights = weights;
-  job.recipe = run.recipe;
+  job.recipe = WithCorrection(run.recipe, config, run.common.split > 1);
   // Without --calib it is as many samples of another text.
   job.calibration = ParseCalibration(run.calib.empty() ? "calibration" : run.calib);
   job.window = ProtocolWindow(run.comparison.measured.protocol, config);

@@ -266,7 +266,7 @@ TEST_F(Cli, InspectWritesWhatItPrints) {
 TEST_F(Cli, ASaveReplacesAnEarlierOne) {
   ASSERT_EQ(Run({"--prune", "layers=1", "--correction", "refit", "--save", Path("out"), "--save-weights"}).status, 0);
   EXPECT_TRUE(fs::exists(dir_ / "out/config.json"));
-  ASSERT_EQ(Run({"--prune", "layers=1,2", "--lra", "3", "--save", Path("out")}).status, 0);
+  ASSERT_EQ(Run({"--prune", "layers=1,2", "--correction", "lra", "--lra", "3", "--save", Path("out")}).status, 0);
   for (const char* file : {"config.json", "model.safetensors", "own.safetensors"})
     EXPECT_FALSE(fs::exists(dir_ / "out" / file)) << file;
   const auto tune = [&](std::vector<std::string> more) {

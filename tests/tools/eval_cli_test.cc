@@ -11,7 +11,7 @@ namespace shiftrt {
 namespace {
 
 TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
-  ASSERT_EQ(Run({"--prune", "reverse*:1", "--lra", "8", "--save", Path("saved")}).status, 0);
+  ASSERT_EQ(Run({"--prune", "reverse*:1", "--correction", "lra", "--lra", "8", "--save", Path("saved")}).status, 0);
   const std::vector<std::string> arguments = {"--tasks", "paper7,mmlu", "--data",       EvalData(), "--metrics",
                                               "all",     "--json",      Path("e.json"), "--items",  Path("items.jsonl"),
                                               "--quiet", "--journal",   Path("journal")};
@@ -177,7 +177,7 @@ TEST_F(Cli, EvalRefusesWhatItCannotDo) {
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--variants", "lra"}), 2, "only original");
   EXPECT_FAILS(
       Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--prune", "reverse*:1", "--variants", "fused"}), 2,
-      "only original, pruned, lra here");
+      "only original, pruned, joint here");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--variants", "original,original"}), 2,
                "original is named twice");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--lra", "8"}), 2, "requires --prune");

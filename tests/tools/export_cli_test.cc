@@ -183,7 +183,7 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   WriteText(dir_ / "file", "");
   for (const char* format : {"hf", "gguf"})
     refused({"--export", std::string(format) + ":" + Path("out"), "--lra", "8"},
-            "--correction lra makes adapters, which " + std::string(format) +
+            "--correction joint makes adapters, which " + std::string(format) +
                 " has no place for; it works with --recipe stock (trained: --recipe stock --recover 15min), or with "
                 "--export hf-lra:DIR");
   refused(

@@ -12,7 +12,7 @@ class FinetuneCli : public Cli {
   // A pruned model with adapters in "out", from which trainings begin.
   void SetUp() override {
     Cli::SetUp();
-    ASSERT_EQ(Run({"--prune", "layers=1,2", "--save", Path("out")}).status, 0);
+    ASSERT_EQ(Run({"--prune", "layers=1,2", "--correction", "lra", "--save", Path("out")}).status, 0);
   }
   std::vector<std::string> Arguments(std::vector<std::string> more, const std::string& save) const {
     more.insert(more.begin(), {"finetune", "--threads", "1", "--model", Path("out"), "--calib", Path("calibration.txt"),
@@ -325,7 +325,7 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
   };
   const Outcome whole = Call(run("whole", "tokens=20k"));
   ASSERT_EQ(whole.status, 0) << whole.err;
-  for (const char* part : {"validation loss", "recovered with", "pruned + LRA 4, recovered"})
+  for (const char* part : {"validation loss", "recovered with", "pruned + joint LRA 4, recovered"})
     EXPECT_NE(whole.out.find(part), std::string::npos) << part << " in\n" << whole.out;
   const Json json = ReadJson("r.json"), validation = json["recovery"]["validation"];
   EXPECT_GE(json["recovery"]["tokens"], 20'000);

@@ -73,7 +73,8 @@ class Numbers : public Cli {
 
   std::vector<std::string> RunOn(const std::string& model, const std::string& calibration, const std::string& more) {
     return Split("run --model " + Path(model) + " --threads 1 --text " + Path("heldout.txt") +
-                 " --prompt the --max-tokens 2 --calib " + Path(calibration) + " " + more);
+                 " --prompt the --max-tokens 2 --calib " + Path(calibration) +
+                 (more.find("--correction") == more.npos ? " --correction lra " : " ") + more);
   }
   double Perplexity(const char* variant) const {
     const Json json = ReadJson("result.json");

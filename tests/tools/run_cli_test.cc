@@ -264,7 +264,7 @@ TEST_F(Cli, ARepairThatDoesNotHelpIsSaidAndLeftOut) {
   EXPECT_FALSE(json["gain"]["kept"]);
   EXPECT_LT(json["gain"]["gain"], 0);
   EXPECT_EQ(json["variants"][2]["parameters"], json["variants"][1]["parameters"]);
-  EXPECT_EQ(json["variants"][2]["label"], "pruned + LRA 8 (left out)");
+  EXPECT_EQ(json["variants"][2]["label"], "pruned + joint LRA 8 (left out)");
   EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["gain"], json["gain"]);
 
   EXPECT_NE(repaired({"--no-gate"}).find("the model is better without it"), std::string::npos);
@@ -419,7 +419,7 @@ TEST_F(Cli, ASavedModelRecordsItsSettings) {
   EXPECT_EQ(made["seed"], 7);
   EXPECT_EQ(made["penalize_bias"], true);
   EXPECT_EQ(made["gated"], true);
-  const Json plain = record({});
+  const Json plain = record({"--correction", "lra"});
   EXPECT_EQ(plain["seed"], 0);
   EXPECT_EQ(plain["penalize_bias"], false);
 }
@@ -447,11 +447,29 @@ TEST_F(Cli, TheCalibrationModeFollowsWhatIsFitted) {
     EXPECT_NE(outcome.out.find(because != nullptr ? because : ""), std::string::npos) << outcome.out;
     return ReadJson("made/shiftrt.json")["provenance"]["calibration_mode"].get<std::string>();
   };
-  EXPECT_EQ(mode({"--lra", "4"}), "drift");
+  EXPECT_EQ(mode({"--correction", "lra", "--lra", "4"}), "drift");
   EXPECT_EQ(mode({"--lra", "4", "--calibration-mode", "independent"}), "independent");
   EXPECT_EQ(mode({"--lra", "budget:500"}, "the budget is spread over adapters"), "independent");
   EXPECT_EQ(mode({"--lra", "4", "--save-gram", Path("gram")}, "files have the sums of all sites"), "independent");
   EXPECT_EQ(mode({"--correction", "bias"}), "independent");
+}
+
+// Without --correction the repair is joint, or lra with an option that joint does not take, and `run` says why.
+TEST_F(Cli, TheCorrectionFollowsTheOptions) {
+  const auto correction = [&](std::vector<std::string> more, const char* because = nullptr) {
+    more.insert(more.begin(), {"--prune", "bi:2", "--lra", "4", "--save", Path("made")});
+    const Outcome outcome = Run(more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out.find("correction lra, because") != std::string::npos, because != nullptr) << outcome.out;
+    EXPECT_NE(outcome.out.find(because != nullptr ? because : ""), std::string::npos) << outcome.out;
+    return ReadJson("made/shiftrt.json")["provenance"]["correction"].get<std::string>();
+  };
+  EXPECT_EQ(correction({}), "joint");
+  EXPECT_EQ(correction({"--factorize", "svd", "--gate"}), "joint");
+  EXPECT_EQ(correction({"--calibration-mode", "drift"}, "a calibration mode is given: drift"), "lra");
+  EXPECT_EQ(correction({"--span"}, "joint does not go with a span"), "lra");
+  EXPECT_EQ(correction({"--save-gram", Path("gram")}, "joint does not go with saving sums"), "lra");
+  EXPECT_EQ(correction({"--correction", "lra"}), "lra");
 }
 
 TEST_F(Cli, ARunThatReadsNoTextNeedsNone) {
@@ -511,8 +529,9 @@ TEST_F(Cli, LessMemoryTakesMorePassesToTheSameEnd) {
   prune = "bi:2";  // the pass that selects has no room for the sums of all layers, or for a stream
   for (const char* mode : {"independent", "drift"})
     EXPECT_EQ(variants({"--calibration-mode", mode}), variants({"--calibration-mode", mode, "--memory", "40KiB"}));
-  EXPECT_FAILS(Run({"--memory", "10KiB"}), 1, "sums of 1 site take");
-  EXPECT_FAILS(Run({"--memory", "10KiB", "--prune", "correctable:1"}), 1, "sums of 1 site take");
+  for (const char* prune : {"bi:2", "correctable:1"})
+    EXPECT_FAILS(Run({"--memory", "10KiB", "--prune", prune, "--correction", "lra"}), 1, "sums of 1 site take");
+  EXPECT_FAILS(Run({"--memory", "10KiB"}), 1, "allow more, or use the correction lra");
   EXPECT_FAILS(Run({"--memory", "much"}), 2, "--memory");
   EXPECT_FAILS(Command("sweep", {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--lra", "4",
                                  "--prune", "reverse:2", "--memory", "40KiB"}),
@@ -543,9 +562,11 @@ TEST_F(Cli, SavedSumsGiveTheSameRunWithoutCalibrationText) {
   EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram"), "--save-gram", Path("more")}), 2, "--load-gram");
   EXPECT_FAILS(Run({"--lra", "8", "--gram-layers", "all"}), 2, "--save-gram");
   EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("heldout.txt")}), 1, "heldout.txt");
-  if (HasRoundedProducts(BestIsa()))
-    EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram"), "--products", "bfloat16"}), 2,
-                 "but \"independent, products in bfloat16\" is asked for");
+  // A fit takes sums of either precision.
+  for (const char* products : {"float32", "auto"})
+    EXPECT_EQ(run({"--load-gram", Path("gram"), "--products", products})[0], fresh[0]) << products;
+  EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram"), "--token-weight", "norm"}), 2,
+               "but \"independent, token weights norm\" is asked for");
   fs::resize_file(dir_ / "gram", fs::file_size(dir_ / "gram") / 2);
   EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram")}), 1, "gram");
 }
