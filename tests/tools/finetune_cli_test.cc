@@ -12,7 +12,7 @@ class FinetuneCli : public Cli {
   // A pruned model with adapters in "out", from which trainings begin.
   void SetUp() override {
     Cli::SetUp();
-    ASSERT_EQ(Run({"--prune", "layers=1,2", "--correction", "lra", "--save", Path("out")}).status, 0);
+    ASSERT_EQ(Run({"--prune", "layers=1,2", "--correction", "lra", "--lra", "4", "--save", Path("out")}).status, 0);
   }
   std::vector<std::string> Arguments(std::vector<std::string> more, const std::string& save) const {
     more.insert(more.begin(), {"finetune", "--threads", "1", "--model", Path("out"), "--calib", Path("calibration.txt"),

@@ -419,7 +419,7 @@ TEST_F(Cli, ASavedModelRecordsItsSettings) {
   EXPECT_EQ(made["seed"], 7);
   EXPECT_EQ(made["penalize_bias"], true);
   EXPECT_EQ(made["gated"], true);
-  const Json plain = record({"--correction", "lra"});
+  const Json plain = record({"--correction", "lra", "--lra", "4"});
   EXPECT_EQ(plain["seed"], 0);
   EXPECT_EQ(plain["penalize_bias"], false);
 }
@@ -530,7 +530,8 @@ TEST_F(Cli, LessMemoryTakesMorePassesToTheSameEnd) {
   for (const char* mode : {"independent", "drift"})
     EXPECT_EQ(variants({"--calibration-mode", mode}), variants({"--calibration-mode", mode, "--memory", "40KiB"}));
   for (const char* prune : {"bi:2", "correctable:1"})
-    EXPECT_FAILS(Run({"--memory", "10KiB", "--prune", prune, "--correction", "lra"}), 1, "sums of 1 site take");
+    EXPECT_FAILS(Run({"--memory", "10KiB", "--prune", prune, "--correction", "lra", "--lra", "4"}), 1,
+                 "sums of 1 site take");
   EXPECT_FAILS(Run({"--memory", "10KiB"}), 1, "allow more, or use the correction lra");
   EXPECT_FAILS(Run({"--memory", "much"}), 2, "--memory");
   EXPECT_FAILS(Command("sweep", {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--lra", "4",
