@@ -29,9 +29,10 @@ std::span<const KnownText> KnownTexts();
 // nullptr for any other name.
 const KnownText* FindKnownText(std::string_view name);
 
-// A file by its path, or the standard input for "-"; otherwise a known name (c4, wikitext2, wikitext2-test, alpaca, code-alpaca) or
-// the name of any text file without its extension, looked up in the directories of SHIFTRT_DATA (colon-separated), and
-// then a known name in the hub's cache. Throws Error listing the places and files looked for. Nothing is downloaded.
+// A file by its path, or the standard input for "-"; otherwise a known name (c4, wikitext2, wikitext2-test, alpaca,
+// code-alpaca) or the name of any text file without its extension, looked up in the directories of SHIFTRT_DATA
+// (colon-separated), and then a known name in the hub's cache. Throws Error listing the places and files looked for.
+// Nothing is downloaded.
 std::filesystem::path ResolveText(const std::string& name);
 // The same, but returns "" for a text that is not found.
 std::filesystem::path LookForText(const std::string& name);

@@ -35,8 +35,8 @@ void PullMissingTexts(const std::string& list, const CommonOptions& common);
 // True if two lists (TextsIn) have a file in common. Texts that are not there are none.
 bool ShareText(const std::string& one, const std::string& other);
 // The calibration text that `given` (--calib) names, or else calibration.txt in the model's directory, or else the
-// known texts `by_default` ("": those of the program). Samples are cut to the model's context. Pulls a text that is known by name if it is not there and
-// may be pulled. Throws UsageError if there is none of them.
+// known texts `by_default` ("": those of the program). Samples are cut to the model's context. Pulls a text that is
+// known by name if it is not there and may be pulled. Throws UsageError if there is none of them.
 CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& model, const CommonOptions& common,
                                const std::string& by_default = "");
 

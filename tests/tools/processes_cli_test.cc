@@ -70,7 +70,8 @@ TEST_P(SplitCli, ASavedPlanIsScoredTheSame) {
 // The bytes that `run --dry-run` predicts for processes are compared with those that they report.
 TEST_P(SplitCli, ThePlanIsHeldToTheRun) {
   for (const auto& [processes, split] : {std::pair(3, 1), std::pair(3, 3), std::pair(4, 2)}) {
-    std::vector<std::string> command = Arguments("run", Split("--prune reverse*:2 --correction lra --lra 8 --text-tokens 4096"));
+    std::vector<std::string> command =
+        Arguments("run", Split("--prune reverse*:2 --correction lra --lra 8 --text-tokens 4096"));
     command.insert(command.end(), {"--split", std::to_string(split), "--json", Path("numbers.json")});
     ASSERT_EQ(In(processes, command).status, 0);
     const Json done = ReadJson("numbers.json");
