@@ -60,6 +60,7 @@ std::vector<StoredType> StoredTypesOf(const Weights& weights) {
     for (const TensorView& part : parts) of.bytes += converted ? weights.stored.at(part.data).bytes() : part.bytes();
   });
   std::vector<StoredType> sorted;
+  sorted.reserve(types.size());
   for (auto& [name, type] : types) sorted.push_back(std::move(type));
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const StoredType& a, const StoredType& b) { return a.bytes > b.bytes; });

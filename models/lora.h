@@ -31,7 +31,7 @@ struct LoraTable {
   Matrix<float> a = {}, b = {};  // (rank, hidden), (vocab, rank), or empty
   double scale = 0;
 
-  bool empty() const { return whole.size() == 0 && a.size() == 0; }
+  bool empty() const { return whole.empty() && a.empty(); }
 };
 
 struct Lora {
