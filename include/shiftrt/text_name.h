@@ -3,6 +3,7 @@
 /// The names of texts.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,8 @@ class TextName : public std::string {
   TextName(std::string name) : std::string(std::move(name)) {}
   /// \param name the same
   TextName(const char* name) : std::string(name) {}
+  /// \param file the same
+  TextName(const std::filesystem::path& file) : std::string(file.string()) {}
   /// Several texts are not one name.
   TextName(const char*, const char*) = delete;
 };
