@@ -220,19 +220,19 @@ std::vector<std::string> WaysToFit(const DryRun& run, const MainJob& job, const 
   bool found = fewer(job, "");
   MainJob independent = job;
   independent.recipe.mode = Calibration::kIndependent;
-  if (OutlineOf(job).in_sequence()) {
+  if (OutlineOf(job).in_sequence() && FindCorrection(job.recipe.correction).accepts.has(Setting::kMode)) {
     const char* const option = "--calibration-mode independent";
     found = fits(independent, option) || (!found && fewer(independent, std::string(option) + " ")) || found;
   }
-  if (!found && !OutlineOf(job).walked.empty()) {  // its fits are larger than those of adapters
+  if (!OutlineOf(job).walked.empty()) {  // its fits are larger than those of adapters
     MainJob adapters = independent;
     adapters.recipe.correction = "lra";
     adapters.recipe.heal = Heal::kOff;
     adapters.recipe.gate = false;
     adapters.recipe.rank = RankSpec::Fixed(std::min<int64_t>(64, job.weights->config.hidden));
     const std::string option =
-        fmt::format("--lra {} --calibration-mode independent, without refits and healing,", adapters.recipe.rank.rank);
-    found = fits(adapters, option) || fewer(adapters, option + " with ");
+        fmt::format("--correction lra --lra {} --calibration-mode independent, without healing,", adapters.recipe.rank.rank);
+    found = fits(adapters, option) || (!found && fewer(adapters, option + " with ")) || found;
   }
   if (!found)
     ways.emplace_back(
