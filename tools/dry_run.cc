@@ -229,9 +229,10 @@ std::vector<std::string> WaysToFit(const DryRun& run, const MainJob& job, const 
     adapters.recipe.correction = "lra";
     adapters.recipe.heal = Heal::kOff;
     adapters.recipe.gate = false;
-    adapters.recipe.rank = RankSpec::Fixed(std::min<int64_t>(64, job.weights->config.hidden));
-    const std::string option =
-        fmt::format("--correction lra --lra {} --calibration-mode independent, without healing,", adapters.recipe.rank.rank);
+    if (adapters.recipe.rank.kind != RankSpec::Kind::kFixed)
+      adapters.recipe.rank = RankSpec::Fixed(std::min<int64_t>(64, job.weights->config.hidden));
+    const std::string option = fmt::format("--correction lra --lra {} --calibration-mode independent, without healing,",
+                                           adapters.recipe.rank.rank);
     found = fits(adapters, option) || (!found && fewer(adapters, option + " with ")) || found;
   }
   if (!found)

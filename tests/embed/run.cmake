@@ -27,7 +27,7 @@ foreach(header IN LISTS installed)
   file(STRINGS ${WORK}/prefix/include/${header} includes REGEX "^ *# *include")
   foreach(line IN LISTS includes)
     # Headers of the standard library, or public ones.
-    if(NOT line MATCHES "^#include (<[a-z_]+>|\"shiftrt/[a-z]+\\.h\")$")
+    if(NOT line MATCHES "^#include (<[a-z_]+>|\"shiftrt/[a-z_]+\\.h\")$")
       message(FATAL_ERROR "${header}: ${line}")
     endif()
   endforeach()

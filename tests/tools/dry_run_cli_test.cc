@@ -129,7 +129,9 @@ TEST_F(DryRunCli, SaysWhatWouldFitWhereAJobDoesNot) {
                            "  --calib c4.jsonl:2000000x128 would fit: "),
             std::string::npos)
       << large.out;
-  EXPECT_NE(large.out.find("\n  --correction lra --lra 4 --calibration-mode independent, without healing, would fit: "), std::string::npos) << large.out;
+  EXPECT_NE(large.out.find("\n  --correction lra --lra 4 --calibration-mode independent, without healing, would fit: "),
+            std::string::npos)
+      << large.out;
   EXPECT_EQ(ReadJson("plan.json")["would_fit"].size(), 2u);
   EXPECT_EQ(plan("64x128").out.find("would fit: "), std::string::npos);
   const std::string config = Config({{"num_hidden_layers", 126},

@@ -151,7 +151,10 @@ TEST_F(Cli, AnExportSaysWhatRoundingLosesOfLora) {
 }
 
 TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
-  ASSERT_EQ(Run({"--prune", "reverse*:2", "--correction", "lra", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--correction", "lra", "--lra", "8", "--save", Path("saved"), "--json",
+                 Path("r.json")})
+                .status,
+            0);
   for (const char* format : {"hf", "gguf"})
     EXPECT_FAILS(Command("export", {"--format", format, "--save", Path("hf")}, "saved"), 2,
                  std::string(" has 2 adapters, which ") + format +

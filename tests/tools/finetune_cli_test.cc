@@ -302,7 +302,8 @@ TEST_F(FinetuneCli, PresetsSetWhatTheCommandLineDoesNot) {
 
 // The recovery of a run is the preset on what the run saved without it, and continues where it is killed.
 TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
-  const std::vector<std::string> recipe = {"--prune", "layers=1,2", "--correction", "lra", "--lra", "4", "--threads", "1"};
+  const std::vector<std::string> recipe = {"--prune", "layers=1,2", "--correction", "lra",
+                                           "--lra",   "4",          "--threads",    "1"};
   const auto run = [&](const std::string& save, const std::string& budget) {
     std::vector<std::string> arguments = {"run",
                                           "--model",

@@ -204,7 +204,8 @@ TEST_P(SplitCli, WhatDoesNotWorkIsRefused) {
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"--prune", "bi:1", "--correction", "refit", "--split", "2"},
        "--correction: the correction refit does not go with a split model"},
-      {{"--lra", "4", "--split", "2", "--save-weights", "--save", Path("refused")}, "--save-weights does not work with --split"},
+      {{"--lra", "4", "--split", "2", "--save-weights", "--save", Path("refused")},
+       "--save-weights does not work with --split"},
       {{"--split", "3"}, "--split 3: 2 processes were started; start a multiple of 3"}};
   for (const auto& [arguments, message] : refused) {
     const Outcome outcome = In(2, Arguments("run", arguments));
