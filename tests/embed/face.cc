@@ -415,7 +415,7 @@ void Train(const shiftrt::LanguageModel& model, const std::filesystem::path& tex
   const shiftrt::FinetunedModel tuned = shiftrt::Finetune(
       model, settings, {}, {.step = [&](const shiftrt::TrainingHistory&, int64_t steps) { seen += steps == 2; }});
   EXPECT(seen > 0 && tuned.history.steps() == 2 && tuned.parameters > 0);
-  EXPECT(tuned.model.MadeBy()->finetune->correction_before == "lra");
+  EXPECT(tuned.model.MadeBy()->finetune->correction_before == "joint");
   EXPECT(tuned.model.MadeBy()->repair->sites.size() == model.MadeBy()->repair->sites.size());
   const std::string spoken = Speak(tuned.model, 2);
   for (const bool merged : {false, true}) {
@@ -506,7 +506,7 @@ void Run(const char* name, const char* directory) {
   const std::string kept = std::string(directory) + ".fit";
   const shiftrt::RepairResult repair = shiftrt::Repair(model, SmallRecipe(model), {}, &progress, kept);
   EXPECT(progress.begun > 0 && progress.done > 0);
-  EXPECT(repair.report.selection.removed.size() == 4 && repair.report.sites.size() == 4 && !repair.merged);
+  EXPECT(repair.report.selection.removed.size() == 4 && repair.report.sites.size() == 1 && !repair.merged);
   const std::vector<int64_t> removed = repair.corrected.RemovedLayers();
   EXPECT(removed.size() == 4);
   // The same recipe takes the fit from where it is kept; another one does not.
@@ -537,7 +537,7 @@ void Run(const char* name, const char* directory) {
   const std::string spoken = Speak(repair.corrected, 2);
   const shiftrt::LanguageModel opened = shiftrt::LanguageModel::Open(directory);
   EXPECT(Speak(opened, 2) == spoken);
-  EXPECT(model.MadeBy() == nullptr && repair.corrected.MadeBy()->repair->sites.size() == 4);
+  EXPECT(model.MadeBy() == nullptr && repair.corrected.MadeBy()->repair->sites.size() == 1);
   EXPECT(shiftrt::ToJson(*opened.MadeBy()) == shiftrt::ToJson(*repair.corrected.MadeBy()));
   const std::string again_saved = std::string(directory) + ".again";
   opened.Save(again_saved);

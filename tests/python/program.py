@@ -14,8 +14,8 @@ DEMO = ROOT / "models" / "demo"
 PLANS = {
     "pruned": ["--prune", "layers=1,3,4", "--correction", "none"],
     "replaceme": ["--prune", "layers=3,4", "--correction", "replaceme"],
-    "low-rank": ["--prune", "layers=0,3,4", "--lra", "8"],
-    "halves": ["--prune", "layers=0.attn,2.mlp-3,5.attn", "--lra", "8"],
+    "low-rank": ["--prune", "layers=0,3,4", "--correction", "lra", "--lra", "8"],
+    "halves": ["--prune", "layers=0.attn,2.mlp-3,5.attn", "--correction", "lra", "--lra", "8"],
     "full": ["--prune", "layers=3,4,6", "--lra", "full", "--merge", "full"],
 }
 
