@@ -7,6 +7,7 @@
 #include "tools/gpus.h"
 #include "tools/options.h"
 #include "tools/selection.h"
+#include "tools/standard_output.h"
 #include "tools/table.h"
 #include "tools/texts.h"
 
@@ -174,6 +175,15 @@ std::string FamiliesTable() {
   return table.Text();
 }
 
+// Says why no text can be read, if none can. The rest of what `inspect` shows does not need the tokenizer.
+void TellOfTokenizer(const LanguageModel& model) {
+  try {
+    model.Encode("");
+  } catch (const Error& error) {
+    Tell(error.what());
+  }
+}
+
 int Run(const InspectOptions& options) {
   if (options.table) {
     fmt::print("{}", OptionsTable());
@@ -196,6 +206,7 @@ int Run(const InspectOptions& options) {
   PrintGroups(description);
   PrintStored(description.stored);
   PrintAdapters(description.adapters);
+  if (options.common.processes->first()) TellOfTokenizer(model);
   nlohmann::json json = ModelJson(model, description);
   if (!specs.empty()) {
     const CalibrationSpec text =

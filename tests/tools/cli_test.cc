@@ -317,7 +317,9 @@ TEST_F(Cli, ATextIsRefusedOnlyWhereItsTokensHaveNoRow) {
 TEST_F(Cli, ATokenizerThatCannotBeReadIsNeededOnlyForText) {
   WriteModel("broken");
   WriteText(dir_ / "broken/tokenizer.json", R"({"model": {"type": "WordLevel"}})");
-  EXPECT_EQ(Command("inspect", {}, "broken").status, 0);
+  const Outcome inspected = Command("inspect", {}, "broken");
+  EXPECT_EQ(inspected.status, 0);
+  EXPECT_NE(inspected.err.find("broken/tokenizer.json: model"), std::string::npos) << inspected.err;
   EXPECT_EQ(Command("dump", {"--tokens", "1 2", "--logits", "--out", Path("logits.st")}, "broken").status, 0);
   ASSERT_EQ(Command("export", {"--prune", "layers=1", "--format", "hf", "--save", Path("short")}, "broken").status, 0);
   EXPECT_EQ(ReadFile(dir_ / "short/tokenizer.json"), ReadFile(dir_ / "broken/tokenizer.json"));
