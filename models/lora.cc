@@ -273,16 +273,16 @@ class FactorReader {
   }
   void JoinTables(Lora& lora) const {
     const Matrix<float>&embedding = lora.embedding.whole, &head = lora.head.whole;
-    Check(embedding.size() == 0 || head.size() == 0 ||
+    Check(embedding.empty() || head.empty() ||
               std::equal(embedding.span().begin(), embedding.span().end(), head.span().begin()),
           "{}: {} and {} differ, and the head of the model is its embedding table; merge the adapter with peft", path(),
           kEmbedding, kHead);
     Check(
-        lora.embedding.a.size() == 0 && lora.head.a.size() == 0,
+        lora.embedding.a.empty() && lora.head.a.empty(),
         "{}: factors for a tied head or embedding table beside a copy of it are not supported; merge the adapter with "
         "peft",
         path());
-    if (embedding.size() == 0) lora.embedding.whole = std::move(lora.head.whole);
+    if (embedding.empty()) lora.embedding.whole = std::move(lora.head.whole);
     lora.head = {};
     lora.one_table = true;
   }
@@ -440,8 +440,8 @@ Lora ReadLora(const fs::path& directory, const ModelConfig& config, const DepthP
   Lora lora = FactorReader(directory / kLoraTensors, config, plan, scaling).Read(saved);
   for (const std::string& module : saved) {
     const bool head = module == kHead;
-    Check((head ? lora.head : lora.embedding).whole.size() > 0,
-          "{}: modules_to_save has {}, and {} has no tensor of it", file, module, kLoraTensors);
+    Check(!(head ? lora.head : lora.embedding).whole.empty(), "{}: modules_to_save has {}, and {} has no tensor of it",
+          file, module, kLoraTensors);
   }
   return lora;
 }

@@ -13,7 +13,7 @@ namespace shiftrt {
 
 Matrix<float> ChangedTable(const TensorView& table, const LoraTable& change, const char* what) {
   const int64_t rows = table.rows(), cols = table.cols(), rank = change.a.rows();
-  const bool fits = (change.whole.size() == 0 || (change.whole.rows() == rows && change.whole.cols() == cols)) &&
+  const bool fits = (change.whole.empty() || (change.whole.rows() == rows && change.whole.cols() == cols)) &&
                     (rank == 0 || (change.a.cols() == cols && change.b.rows() == rows && change.b.cols() == rank));
   Check(fits, "an adapter's {} does not have the shape of the model's ({}, {})", what, rows, cols);
   Matrix<float> changed(rows, cols);
@@ -26,7 +26,7 @@ Matrix<float> ChangedTable(const TensorView& table, const LoraTable& change, con
         for (int64_t r = 0; r < rank; ++r)
           for (int64_t j = 0; j < cols; ++j) out[j] += change.b(i, r) * change.a(r, j);
         for (int64_t j = 0; j < cols; ++j) {
-          const float before = change.whole.size() > 0 ? change.whole(i, j) : static_cast<float>(from[i * cols + j]);
+          const float before = !change.whole.empty() ? change.whole(i, j) : static_cast<float>(from[i * cols + j]);
           out[j] = before + scale * out[j];
         }
       }
