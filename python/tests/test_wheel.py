@@ -324,7 +324,7 @@ def test_exceptions_by_kind(model, repair, tmp_path):
         with pytest.raises(shiftrt.UsageError) as refused:
             call()
         assert refused.value.field == field
-    with pytest.raises(shiftrt.Error, match="no text called a long text") as refused:
+    with pytest.raises(shiftrt.Error, match="there is no file .a long text") as refused:
         model.perplexity("a long text " * 1000)
     assert len(str(refused.value)) < 5000
     with pytest.raises(shiftrt.UsageError, match='prune.*"bi:0.25"'):
