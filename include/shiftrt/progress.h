@@ -22,8 +22,8 @@ class Progress {
   virtual void Advance(int64_t count) = 0;
   /// A single computation within the phase takes long, such as the solution of a large linear system. Called at its
   /// begin, between its parts and at its end. Unless it is overridden, it calls Advance(0).
-  /// \param what what is computed, for people
-  /// \param share how much of it is done: 0 at its begin, 1 at its end
+  /// The first argument says for people what is computed, and the second how much of it is done: 0 at the begin of the
+  /// computation, 1 at its end.
   virtual void Within(std::string_view /*what*/, double /*share*/) { Advance(0); }
   /// The phase has ended.
   virtual void End() = 0;
