@@ -323,7 +323,12 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
 }
 
 void VerifyGgufTokenizer(const Model& model, const fs::path& written) {
-  if (IsGguf(model.directory)) return;  // the metadata were copied, whether or not they can be read
+  try {
+    model.RequireTokenizer();
+  } catch (const Error&) {
+    if (IsGguf(model.directory)) return;  // the metadata were copied as they are, and cannot be read
+    throw;
+  }
   const Tokenizer& expected = model.RequireTokenizer();
   const auto found = LoadTokenizer(written);
   for (int32_t id = 0; id < expected.vocab_size(); ++id) {

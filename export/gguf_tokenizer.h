@@ -17,7 +17,7 @@ namespace shiftrt {
 std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file);
 
 // Throws Error unless the tokenizer in the GGUF file `written` has the model's pieces, and gives its ids for some
-// texts. A tokenizer that was copied from another GGUF file is not read.
+// texts. One that was copied from another GGUF file, and cannot be read there, is not checked.
 void VerifyGgufTokenizer(const Model& model, const std::filesystem::path& written);
 
 }  // namespace shiftrt

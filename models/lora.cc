@@ -185,11 +185,9 @@ class FactorReader {
     Lora lora;
     lora.embedding = Table(kEmbedding);
     lora.head = Table(kHead);
-    const bool copies = std::any_of(saved.begin(), saved.end(), [&](const std::string& module) {
-      return module == kHead || module == "embed_tokens" || module == kEmbedding;
-    });
     // Without a copy of its own, a tied head is the tensor that the adapter replaces.
-    if (config_.tied_head && !copies && lora.embedding.whole.size() + lora.head.whole.size() > 0) JoinTables(lora);
+    if (config_.tied_head && saved.empty() && lora.embedding.whole.size() + lora.head.whole.size() > 0)
+      JoinTables(lora);
     lora.factors = Blocks(lora);
     return lora;
   }

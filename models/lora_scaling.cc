@@ -20,9 +20,8 @@ namespace {
 
 constexpr double kMostAlpha = 1e30;
 
-// True if the module is called so, or its name ends with it behind a point, as
-// in PEFT's get_pattern_key. Throws Error at PCRE2's limits, which a pattern
-// with nested repetitions reaches.
+// True if the module is called so, or its name ends with it behind a point, as in PEFT's get_pattern_key. Throws Error
+// at PCRE2's limits, which a pattern with nested repetitions reaches.
 bool Matches(const std::string& pattern, const std::string& module, const std::string& where) {
   const std::string whole = "(?:.*\\.)?(?:" + pattern + ")";
   int code = 0;
@@ -44,7 +43,7 @@ bool Matches(const std::string& pattern, const std::string& module, const std::s
 }  // namespace
 
 LoraScaling::LoraScaling(const nlohmann::json& config, const std::string& file, int64_t most)
-    : config_(config), file_(file), most_(most) {
+    : config_(config), file_(file) {
   const ConfigReader reader(config, file);
   rank_ = reader.Integer("r", 1, most);
   alpha_ = reader.Number("lora_alpha", 0, kMostAlpha);
@@ -79,9 +78,7 @@ double LoraScaling::Matched(const char* key, const std::string& module, double o
   for (const auto& [pattern, value] : patterns->items()) {
     if (!Matches(pattern, module, fmt::format("{}: {}", file_, key))) continue;
     Check(!found || *found == value.get<double>(),
-          "{}: {} has two patterns for {} with different values; merge the "
-          "adapter with peft",
-          file_, key, module);
+          "{}: {} has two patterns for {} with different values; merge the adapter with peft", file_, key, module);
     found = value.get<double>();
   }
   return found.value_or(otherwise);

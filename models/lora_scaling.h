@@ -14,9 +14,7 @@ class LoraScaling {
   // Throws Error naming `file` and key for a value that is malformed. `most`: the largest rank that makes sense.
   LoraScaling(const nlohmann::json& config, const std::string& file, int64_t most);
 
-  int64_t rank() const { return rank_; }     // the rank of modules that no pattern names
-  double alpha() const { return alpha_; }    // their alpha
-  bool stabilized() const { return root_; }  // the scale is alpha / sqrt(rank)
+  double alpha() const { return alpha_; }  // the alpha of modules that no pattern names
   // Each takes the full name of a module, such as "model.layers.3.self_attn.q_proj". Throws Error if two patterns match
   // it and differ.
   int64_t RankOf(const std::string& module) const;
@@ -27,9 +25,9 @@ class LoraScaling {
 
   const nlohmann::json& config_;
   std::string file_;
-  int64_t rank_, most_;
+  int64_t rank_;
   double alpha_;
-  bool root_;
+  bool root_;  // the scale is alpha / sqrt(rank)
 };
 
 }  // namespace shiftrt

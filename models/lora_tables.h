@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an adapter of PEFT changes outside the blocks: the table of token embeddings and the head.
+// Applies what an adapter of PEFT changes outside the blocks: the table of token embeddings and the head.
 #pragma once
 
 #include <memory>

@@ -26,6 +26,7 @@ struct TextSamples {
   std::string hash;                  // the text's hash
   std::vector<int32_t> tokens = {};  // those of the documents that were read
   std::vector<int64_t> chosen = {};  // numbers of the samples in `tokens`, ascending
+  int64_t taken = 0;                 // so many of them have a place in the set
 };
 
 // The tokens samples are cut from: of the one document there is, or of as many documents as the samples take, in a
@@ -141,28 +142,25 @@ CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tok
   if (spec.samples < count)
     FailUsage(Field("calibration"), "{} has {} texts, but there is room for {} sample{}; ask for more samples",
               spec.source, count, spec.samples, spec.samples == 1 ? "" : "s");
-  std::vector<int64_t> order(spec.samples), wanted(count, 0), taken(count, 0);
-  for (int64_t i = 0; i < spec.samples; ++i) ++wanted[order[i] = TextOfSample(i, count)];
-
   CalibrationSet set;
   std::vector<TextSamples> texts;
   std::vector<std::string> read, hashes;
+  int64_t samples = 0;
   for (int64_t t = 0; t < count; ++t) {
-    texts.push_back(ReadSamples(names[t], wanted[t], spec.tokens, tokenizer, seed, set));
+    const int64_t share = spec.samples / count + (t < spec.samples % count ? 1 : 0);
+    texts.push_back(ReadSamples(names[t], share, spec.tokens, tokenizer, seed, set));
     read.push_back(texts.back().name);
     hashes.push_back(texts.back().hash);
-    wanted[t] = std::ssize(texts.back().chosen);
+    samples += std::ssize(texts.back().chosen);
   }
   set.hash = count == 1 ? hashes.front() : HashHex(fmt::format("{}", fmt::join(hashes, " ")));
 
-  // A text that is too short has its turns as long as it has samples.
-  std::erase_if(order, [&](int64_t text) { return taken[text]++ >= wanted[text]; });
-  std::ranges::fill(taken, 0);
-  const int64_t samples = std::ssize(order), period = HeldoutPeriod(samples);
-  for (int64_t i = 0; i < samples; ++i) {
-    const TextSamples& text = texts[order[i]];
-    const int64_t first = text.chosen[taken[order[i]]++] * spec.tokens;
-    const bool heldout = (i + 1) % period == 0;
+  const int64_t period = HeldoutPeriod(samples);
+  for (int64_t turn = 0, placed = 0; placed < samples; ++turn) {
+    TextSamples& text = texts[TextOfSample(turn, count)];
+    if (text.taken == std::ssize(text.chosen)) continue;  // it is shorter than the others
+    const int64_t first = text.chosen[text.taken++] * spec.tokens;
+    const bool heldout = ++placed % period == 0;
     AddSample(std::span(text.tokens).subspan(first, spec.tokens), batch_tokens, heldout ? set.heldout : set.fit);
     (heldout ? set.heldout_tokens : set.fit_tokens) += spec.tokens;
   }

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "runtime/check.h"
+#include "runtime/parse.h"
 #include "runtime/printable.h"
 #include "tokenizers/load.h"
 #include "tokenizers/pretokenizer.h"
@@ -351,8 +352,7 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
 }
 
 bool StripsGgufSpaces(const GgufMetadata& metadata) {
-  std::string name(metadata.Text("general.name", ""));
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<uint8_t>(c)));
+  const std::string name = AsciiLower(std::string(metadata.Text("general.name", "")));
   return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
 }
 

@@ -96,8 +96,9 @@ Command AddExport(CLI::App& app) {
                     ->excludes(app.get_option("--lora"));
   AddYes(app, command->yes);
   app.get_option("--yes")->needs(prune);
-  app.add_option("--calib", command->calib,
-                 "calibration text of a criterion that reads it: FILE or a known name, as for `run` (default: c4)")
+  app.add_option(
+         "--calib", command->calib,
+         "calibration text of a criterion that reads it: FILE or a known name, as for `run`, with the same default")
       ->needs(prune);
   std::vector<std::string> formats;
   for (const ExportFormatName& format : ExportFormatNames()) formats.push_back(format.name);

@@ -211,8 +211,8 @@ std::vector<std::string> WaysToFit(const DryRun& run, const MainJob& job, const 
     while (smaller.calibration.samples > 32) {
       smaller.calibration.samples = std::max<int64_t>(32, smaller.calibration.samples / 2);
       const std::string text = run.calib.substr(0, run.calib.find(':'));
-      if (fits(smaller, fmt::format("{}--calib {}:{}x{}", also, text.empty() ? "c4" : text, smaller.calibration.samples,
-                                    smaller.calibration.tokens)))
+      if (fits(smaller, fmt::format("{}--calib {}:{}x{}", also, text.empty() ? "TEXT" : text,
+                                    smaller.calibration.samples, smaller.calibration.tokens)))
         return true;
     }
     return false;

@@ -105,7 +105,7 @@ struct DriftReport {
   std::vector<std::vector<std::array<double, 2>>> neighbours = {};  ///< the same tokens by t-SNE
 };
 /// \param models at least one; all share their weights
-/// \param text at most its first 4096 tokens are run, in sequences of at most 512
+/// \param text at most its first 2048 tokens are run, in sequences of at most 512
 /// \param seed of t-SNE
 /// \param resources what the measurement may use of the machine
 /// \param progress receives reports; null: none are made

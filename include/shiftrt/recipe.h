@@ -246,10 +246,9 @@ bool ReadsText(const Recipe& recipe);
 bool Reads(const Recipe& recipe, std::string_view field);
 
 /// \param recipe what to remove and how to repair it
-/// \return the name of its correction. Where the recipe has none, it is "joint", which repaired all models best that
-/// were
-///     measured, or "lra" if the recipe has a setting that joint does not take, such as a calibration mode or files of
-///     sums. Repair() takes "lra" for a model too that joint cannot repair (RepairJob::WhyCorrection()).
+/// \return the name of its correction. Where the recipe has none, it is "joint", or "lra" if the recipe has a setting
+///     that joint does not take, such as a calibration mode or files of sums. Repair() takes "lra" for a model too that
+///     joint cannot repair (RepairJob::WhyCorrection()).
 std::string CorrectionName(const Recipe& recipe);
 
 /// A recipe by name, for what the repaired model may cost at run time.

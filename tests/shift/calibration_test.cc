@@ -120,6 +120,8 @@ TEST_F(CalibrationText, TakesWhatThereIsAndSaysSo) {
   EXPECT_EQ(Starts(set.fit, 10, 2048), (std::vector<int32_t>{0, 10}));
   EXPECT_EQ(Starts(set.heldout, 10, 2048), (std::vector<int32_t>{20}));
   EXPECT_EQ(set.source, "a.txt, 3 samples x 10 tokens (all there is; 256 asked for)");
+  // The number that is asked for takes no memory.
+  EXPECT_EQ(Load({directory_ / "a.txt", 1'000'000'000, 10}, tokenizer_, 0).fit_tokens, 20);
 }
 
 TEST_F(CalibrationText, IsCountedWithoutTheText) {
