@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "models/block_tensors.h"
+#include "runtime/linalg/large.h"
 
 namespace shiftrt {
 
@@ -55,7 +56,10 @@ double SolveFlops(const LambdaSpec& lambda, int64_t inputs, int64_t hidden) {
   switch (lambda.kind) {
     case LambdaSpec::Kind::kAbsolute:
     case LambdaSpec::Kind::kRelative: return Cube(inputs) / 3 + product;  // Cholesky
-    case LambdaSpec::Kind::kGcv: return EigenFlops(inputs) + 2 * product;
+    case LambdaSpec::Kind::kGcv:
+      // A tridiagonal form, the rotation of the right sides, and a Cholesky factorization.
+      if (linalg::PrefersTridiagonal(inputs, hidden)) return (4.0 / 3 + 1.0 / 3) * Cube(inputs) + 2 * product;
+      return EigenFlops(inputs) + 2 * product;
     case LambdaSpec::Kind::kHoldout: return EigenFlops(inputs) + 4 * product + 4 * Cube(inputs);
   }
   return 0;

@@ -37,9 +37,7 @@ class HostSolver : public Solver {
  public:
   explicit HostSolver(const Context& context) : context_(context) { context_.solver = nullptr; }
 
-  // The tridiagonal form spares the eigenvectors, and costs two more rotations of the right sides and a Cholesky
-  // factorization.
-  bool AvoidsEigen(int64_t n, int64_t sides) const override { return n >= kLargeSide && 3 * sides <= n; }
+  bool AvoidsEigen(int64_t n, int64_t sides) const override { return PrefersTridiagonal(n, sides); }
   ArrayPtr Make(int64_t rows, int64_t cols) override { return std::make_unique<HostArray>(rows, cols); }
   void Upload(MatrixView<const double> from, Array& to) override { linalg::Copy(from, HostArray::Of(to)); }
   void Download(const Array& from, MatrixView<double> to) override { linalg::Copy(HostArray::Of(from), to); }

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "models/split.h"
 #include "tests/estimate/shapes.h"
 #include "tests/models/gguf_files.h"
@@ -145,6 +147,13 @@ TEST(MainJob, CountsRefitsHealingAndTheLossesOfHeldOutText) {
   EXPECT_GT(FlopsOf(job, outline, JobStep::kRecover).model, 3 * 1000 * BlockFlopsPerToken(*job.weights) * 75 / 80);
   job.recipe.prune = ParsePrune("bi:0.25");  // where it is unknown what is removed, every block may be its own run
   EXPECT_EQ(OutlineOf(job).walked.size(), size_t{20 + (60 - 19) + 60});
+}
+
+// A fit of many inputs and few outputs takes no eigenvectors on the host.
+TEST(MainJob, CountsATridiagonalFormWhereTheSolverTakesOne) {
+  const double cube = std::pow(10496.0, 3), product = 2.0 * 10496 * 10496 * 1536;
+  EXPECT_DOUBLE_EQ(SolveFlops(ParseLambda("gcv"), 10496, 1536), (4.0 / 3 + 1.0 / 3) * cube + 2 * product);
+  EXPECT_DOUBLE_EQ(SolveFlops(ParseLambda("gcv"), 1536, 1536), EigenFlops(1536) + 2 * (2.0 * 1536 * 1536 * 1536));
 }
 
 TEST(MainJob, CountsTheSumsThatASelectionCollects) {
