@@ -94,7 +94,7 @@ std::string FitKey(const ShiftJob& job, const Recipe& recipe) {
                                  job.context.device == Device::kCuda           ? "cuda"
                                  : job.context.products == Products::kBFloat16 ? "bfloat16"
                                                                                : "",
-                                 job.calibration.hash, job.calibration.source, Text(settled));
+                                 job.calibration.hash, job.calibration.source, FitText(settled));
   for (const fs::path& file : recipe.gram.load)
     text += fmt::format(" {} {}", fs::file_size(file), fs::last_write_time(file).time_since_epoch().count());
   return HashHex(text);

@@ -1,63 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "include/shiftrt/recipe.h"
 
-#include <algorithm>
-
 #include "api/repair.h"
-#include "runtime/check.h"
-#include "runtime/parse.h"
 #include "runtime/words.h"
 #include "shift/criteria/criteria.h"
+#include "shift/recipe_fields.h"
 
 namespace shiftrt {
 
-namespace {
-
-bool ParseFlag(std::string_view field, const std::string& text) {
-  if (text != "true" && text != "false") FailUsage(Field(std::string(field)), "\"{}\" is neither true nor false", text);
-  return text == "true";
-}
-
-uint64_t ParseSeed(const std::string& text) {
-  uint64_t seed = 0;
-  if (!ParseNumber(text, &seed)) FailUsage(Field("seed"), "\"{}\" is not a whole number from 0 on", text);
-  return seed;
-}
-
-// The fields of a recipe by name, each with the parser of its type.
-struct FieldRow {
-  std::string_view name;
-  void (*set)(const std::string& text, Recipe& recipe);
-};
-constexpr FieldRow kFields[] = {
-    {"prune", [](const std::string& text, Recipe& to) { to.prune = ParsePrune(text); }},
-    {"correction", [](const std::string& text, Recipe& to) { to.correction = FindCorrection(text).name; }},
-    {"rank", [](const std::string& text, Recipe& to) { to.rank = ParseRank(text); }},
-    {"lambda", [](const std::string& text, Recipe& to) { to.lambda = ParseLambda(text); }},
-    {"penalize_bias", [](const std::string& text, Recipe& to) { to.penalize_bias = ParseFlag("penalize_bias", text); }},
-    {"factorization", [](const std::string& text, Recipe& to) { to.factorization = ParseFactorization(text); }},
-    {"mode", [](const std::string& text, Recipe& to) { to.mode = ParseCalibrationMode(text); }},
-    {"weighting", [](const std::string& text, Recipe& to) { to.weighting = ParseTokenWeights(text); }},
-    {"span", [](const std::string& text, Recipe& to) { to.span = ParseFlag("span", text); }},
-    {"gate", [](const std::string& text, Recipe& to) { to.gate = ParseFlag("gate", text); }},
-    {"heal", [](const std::string& text, Recipe& to) { to.heal = ParseHeal(text); }},
-    {"merge", [](const std::string& text, Recipe& to) { to.merge = ParseMerge(text); }},
-    {"seed", [](const std::string& text, Recipe& to) { to.seed = ParseSeed(text); }},
-    {"text", [](const std::string& text, Recipe& to) { to.text = ParseCalibration(text); }},
-};
-
-}  // namespace
-
-void Set(std::string_view field, const std::string& text, Recipe& recipe) {
-  const auto row = std::find_if(std::begin(kFields), std::end(kFields),
-                                [&](const FieldRow& candidate) { return candidate.name == field; });
-  if (row == std::end(kFields)) {
-    std::vector<std::string_view> known;
-    for (const FieldRow& one : kFields) known.push_back(one.name);
-    FailUsage(Field(std::string(field)), "a recipe has no such field; it has {}", fmt::join(known, ", "));
-  }
-  row->set(text, recipe);
-}
+void Set(std::string_view field, const std::string& text, Recipe& recipe) { FieldNamed(field).set(text, recipe); }
 
 bool ReadsText(const Recipe& recipe) { return ReadsText(recipe, /*scored=*/!recipe.gram.load.empty()); }
 

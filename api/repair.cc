@@ -10,6 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/processes.h"
+#include "shift/recipe_fields.h"
 
 namespace shiftrt {
 
@@ -74,15 +75,10 @@ void CheckOriginal(const Model& model) {
   FailUsage(Field("model"), "{} is already pruned; give the model it was made from", model.name);
 }
 
-std::string Text(const Recipe& recipe) {
-  std::string text = fmt::format(
-      "{} {} rank {} lambda {} penalize bias {} {} {} weights {} span {} gate {} benefit {} heal {} merge {} seed {} "
-      "save "
-      "\"{}\" {}",
-      Format(recipe.prune), CorrectionName(recipe), Format(recipe.rank), Format(recipe.lambda), recipe.penalize_bias,
-      Name(recipe.factorization), Name(recipe.mode), Format(recipe.weighting), recipe.span, recipe.gate,
-      static_cast<int>(recipe.benefit), Name(recipe.heal), Name(recipe.merge), recipe.seed, recipe.gram.save.string(),
-      recipe.gram.all_layers ? "all" : "removed");
+std::string FitText(const Recipe& recipe) {
+  std::string text =
+      fmt::format("{} benefit {} save \"{}\" {}", SettingText(recipe, /*seed=*/true), static_cast<int>(recipe.benefit),
+                  recipe.gram.save.string(), recipe.gram.all_layers ? "all" : "removed");
   for (const std::filesystem::path& file : recipe.gram.load) text += fmt::format(" load \"{}\"", file.string());
   return text;
 }
@@ -92,24 +88,7 @@ Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const Ca
   Provenance made;
   made.model = model;
   made.criterion = result.selection.criterion;
-  // A setting that nothing reads has no value.
-  const SettingSet accepted = Accepted(recipe);
-  const auto read = [accepted](Setting setting, const std::string& value) {
-    return accepted.has(setting) ? value : "";
-  };
-  made.recipe = {.prune = Format(recipe.prune),
-                 .correction = CorrectionName(recipe),
-                 .rank = read(Setting::kRank, Format(recipe.rank)),
-                 .lambda = read(Setting::kLambda, Format(recipe.lambda)),
-                 .factorization = read(Setting::kFactorization, Name(recipe.factorization)),
-                 .calibration_mode = read(Setting::kMode, Name(recipe.mode)),
-                 .token_weight = read(Setting::kWeights, Format(recipe.weighting)),
-                 .heal = Name(recipe.heal),
-                 .merge = Name(recipe.merge),
-                 .span = recipe.span,
-                 .seed = recipe.seed};
-  if (accepted.has(Setting::kPenalizedBias)) made.recipe.penalize_bias = recipe.penalize_bias;
-  if (accepted.has(Setting::kGate)) made.recipe.gate = recipe.gate;
+  made.recipe = RecipeTextOf(recipe);
   made.calibration.emplace();
   if (!recipe.gram.load.empty() || ReadsText(recipe, /*scored=*/false))
     made.calibration = {.source = result.calibration,

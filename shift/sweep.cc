@@ -236,12 +236,6 @@ std::pair<Quality, Quality> QualityOver(const std::vector<const SweepRow*>& rows
 
 }  // namespace
 
-std::string SettingText(const Recipe& recipe) {
-  return fmt::format("{} {} heal {} {} weights {} lambda {}{} {} rank {}", Format(recipe.prune), recipe.correction,
-                     Name(recipe.heal), Name(recipe.mode), Format(recipe.weighting), Format(recipe.lambda),
-                     recipe.penalize_bias ? " penalize bias" : "", Name(recipe.factorization), Format(recipe.rank));
-}
-
 std::vector<Recipe> Combinations(const SweepAxes& axes) {
   std::vector<Recipe> all;
   const auto add = [&](const Recipe& recipe) {

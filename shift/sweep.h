@@ -9,12 +9,9 @@
 
 #include "include/shiftrt/sweep.h"
 #include "shift/pipeline.h"
+#include "shift/recipe_fields.h"
 
 namespace shiftrt {
-
-// The settings of a cell without seed and calibration size, as text. Two settings have the same text only if they are
-// equal.
-std::string SettingText(const Recipe& recipe);
 
 struct SweepSource {
   // The calibration text of a seed: `samples` samples, one per batch.

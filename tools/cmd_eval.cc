@@ -22,7 +22,7 @@ namespace {
 struct EvalCommandOptions {
   CommonOptions common;
   EvaluationOptions evaluation;
-  RecipeOptions recipe{.prune = ""};
+  RecipeOptions recipe;
   std::vector<std::string> variants, beside;
   std::string original, report;
 };
@@ -78,7 +78,7 @@ void CheckRepair(const LanguageModel& model, const Recipe& recipe, const EvalCom
 }
 
 int Run(const EvalCommandOptions& options) {
-  const bool repairs = !options.recipe.prune.empty();
+  const bool repairs = !options.recipe.words.at("prune").empty();
   Recipe recipe = repairs ? options.recipe.Parse(options.common.seed) : Recipe();
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
@@ -161,6 +161,7 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "with it item by item. A fine-tuned model that was saved with its weights has no other original");
   AddReport(app, options->report, "write an HTML page with the tables of means to this directory");
   CLI::Option_group& recipe = *app.add_option_group("Recipe", "prune and repair the model first, as run does");
+  options->recipe.words.at("prune").clear();  // nothing is removed
   options->recipe.AddTo(recipe);
   options->common.AddSeedTo(recipe, "calibration samples and random selection");
   options->common.AddMemoryTo(recipe);

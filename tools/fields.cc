@@ -60,6 +60,14 @@ std::string FlagOf(std::string_view field, const CLI::App& command) {
 
 }  // namespace
 
+std::string FlagNamed(std::string_view field) {
+  for (const FieldFlag& known : kFlags)
+    if (known.field == field) return std::string(known.flag);
+  std::string flag = fmt::format("--{}", field);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
 CLI::Option* OptionOf(std::string_view field, CLI::App& command) { return FindOption(command, FlagOf(field, command)); }
 
 std::string Message(const UsageError& error, const CLI::App& command) {

@@ -17,6 +17,9 @@ namespace shiftrt {
 // The error for whoever typed `command`'s options: its field under the name of the option that sets it.
 std::string Message(const UsageError& error, const CLI::App& command);
 
+// The option that sets this field of the library, where a command has it.
+std::string FlagNamed(std::string_view field);
+
 // The option of `command` that sets this field of the library; null if it has none.
 CLI::Option* OptionOf(std::string_view field, CLI::App& command);
 

@@ -2,9 +2,12 @@
 #include "tools/recipe.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "api/repair.h"
 #include "runtime/check.h"
+#include "shift/recipe_fields.h"
+#include "tools/fields.h"
 #include "tools/named_recipes.h"
 #include "tools/options.h"
 #include "tools/selection.h"
@@ -12,44 +15,76 @@
 
 namespace shiftrt {
 
+namespace {
+
+// The options of the settings, with the text of --help for each. A setting that is not here has no option.
+struct SettingHelp {
+  std::string_view field, text;
+  std::string (*more)() = nullptr;  // lines that follow
+};
+constexpr SettingHelp kHelp[] = {
+    {"prune",
+     "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half] or layers=3.attn,5,8-10. An amount is\n"
+     "a share of the layers (0.25), a number of layers (8), or what is to stay without adapters: params=6.3B or\n"
+     "bytes=12GiB. With unit=half every criterion but prune-comp scores attention and MLP of a block apart; a\n"
+     "share then removes halves of no more bytes than those blocks have, a number counts halves, and angular and\n"
+     "streamline remove consecutive halves. Models with half blocks are exported as hf-lra alone"},
+    {"rank", "rank of the adapters: a number, full, energy:SHARE (of each fit) or budget:PARAMETERS (of all adapters)"},
+    {"correction", "what replaces the removed blocks (default: joint, or lra with an option that joint does not take):",
+     CorrectionsHelp},
+    {"mode",
+     "independent: all sites are fitted on one pass of the original model; sequential: each site is fitted\n"
+     "on the corrected stream; drift: the same, towards the original stream; auto: drift for --correction lra,\n"
+     "but independent with --split, --save-gram, --load-gram or --lra budget:N, and for other corrections.\n"
+     "Only lra takes a mode"},
+    {"weighting",
+     "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
+     "block's output), first:W (first token of a sample) and massive:W (tokens with a massive activation)"},
+    {"heal",
+     "fit projections of the kept blocks behind the first removed one again, towards the original stream:\n"
+     "down (the MLP's down projections), all (the attention's output projections too) or off"},
+    {"span", "fit one adapter per run of neighbouring removed layers or halves, over the whole run"},
+    {"gate", "drop each correction without which the loss on held-out calibration text is lower"},
+    {"lambda", "ridge penalty: gcv or holdout (chosen per site), a number, or NUMBERrel (times the mean diagonal)"},
+    {"penalize_bias", "penalise the bias too, as in the paper's main text"},
+    {"factorization",
+     "rrr: the best map of that rank on the data; svd: truncated SVD, as in the paper; svd-refit: the same\n"
+     "with a refitted bias"},
+    {"merge", "merge neighbouring adapters into one: off, full or lowrank"},
+};
+
+// Adds the option of a setting, whose name FlagOf() knows.
+CLI::Option* AddSetting(const SettingHelp& help, RecipeWords& words, CLI::App& app) {
+  const std::string flag = FlagNamed(help.field);
+  const std::string text = fmt::format("{}{}", help.text, help.more == nullptr ? "" : help.more());
+  std::string& value = words.at(help.field);
+  if (FieldNamed(help.field).flag())
+    return app.add_flag_function(
+        flag, [&value](int64_t times) { value = times > 0 ? "true" : "false"; }, text);
+  CLI::Option* const option = app.add_option(flag, value, text);
+  return value.empty() ? option : option->capture_default_str();
+}
+
+}  // namespace
+
+RecipeWords DefaultWords() {
+  RecipeWords words;
+  const Recipe recipe;
+  for (const RecipeField& field : RecipeFields()) words[field.name] = field.words(recipe);
+  words["correction"] = "";  // the recipe chooses
+  return words;
+}
+
 void RecipeOptions::AddTo(CLI::App& app) {
-  const auto others = std::ssize(app.get_options());
   app.add_option("--recipe", named,
                  "a named set of options; an option given beside it must have the same value (--prune is free):" +
                      NamedRecipesHelp());
-  app.add_option(
-         "--prune", prune,
-         "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half] or layers=3.attn,5,8-10. An amount is\n"
-         "a share of the layers (0.25), a number of layers (8), or what is to stay without adapters: params=6.3B or\n"
-         "bytes=12GiB. With unit=half every criterion but prune-comp scores attention and MLP of a block apart; a\n"
-         "share then removes halves of no more bytes than those blocks have, a number counts halves, and angular and\n"
-         "streamline remove consecutive halves. Models with half blocks are exported as hf-lra alone")
-      ->capture_default_str();
+  for (const SettingHelp& help : kHelp) given.emplace_back(help.field, AddSetting(help, words, app));
+  for (const RecipeField& field : RecipeFields())  // --seed and --calib set the two others
+    Check(
+        field.name == "seed" || field.name == "text" || std::ranges::count(kHelp, field.name, &SettingHelp::field) > 0,
+        "the setting {} has no option", field.name);
   AddYes(app, yes);
-  app.add_option(
-         "--lra", lra,
-         "rank of the adapters: a number, full, energy:SHARE (of each fit) or budget:PARAMETERS (of all adapters)")
-      ->capture_default_str();
-  app.add_option("--correction", correction,
-                 "what replaces the removed blocks (default: joint, or lra with an option that joint does not take):" +
-                     CorrectionsHelp());
-  app.add_option(
-         "--calibration-mode", calibration_mode,
-         "independent: all sites are fitted on one pass of the original model; sequential: each site is fitted\n"
-         "on the corrected stream; drift: the same, towards the original stream; auto: drift for --correction lra,\n"
-         "but independent with --split, --save-gram, --load-gram or --lra budget:N, and for other corrections.\n"
-         "Only lra takes a mode")
-      ->capture_default_str();
-  app.add_option("--token-weight", token_weight,
-                 "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
-                 "block's output), first:W (first token of a sample) and massive:W (tokens with a massive activation)")
-      ->capture_default_str();
-  app.add_option("--heal", heal,
-                 "fit projections of the kept blocks behind the first removed one again, towards the original stream:\n"
-                 "down (the MLP's down projections), all (the attention's output projections too) or off")
-      ->capture_default_str();
-  app.add_flag("--span", span, "fit one adapter per run of neighbouring removed layers or halves, over the whole run");
-  app.add_flag("--gate", gate, "drop each correction without which the loss on held-out calibration text is lower");
   app.add_option(
       "--calib", calib,
       "calibration text: FILE, or c4, wikitext2, alpaca or code-alpaca, which are pulled from the Hugging Face hub if\n"
@@ -64,18 +99,6 @@ void RecipeOptions::AddTo(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--load-gram", load_gram,
                  "fit from the total of the sums in these files, without a pass over calibration text");
-  app.add_option("--lambda", lambda,
-                 "ridge penalty: gcv or holdout (chosen per site), a number, or NUMBERrel (times the mean diagonal)")
-      ->capture_default_str();
-  app.add_flag("--penalize-bias", penalize_bias, "penalise the bias too, as in the paper's main text");
-  app.add_option(
-         "--factorize", factorize,
-         "rrr: the best map of that rank on the data; svd: truncated SVD, as in the paper; svd-refit: the same\n"
-         "with a refitted bias")
-      ->capture_default_str();
-  app.add_option("--merge", merge, "merge neighbouring adapters into one: off, full or lowrank")->capture_default_str();
-  const std::vector<CLI::Option*> all = app.get_options();
-  added.assign(all.begin() + others, all.end());
 }
 
 void RecipeOptions::TakeNamed(CLI::App& app) const {
@@ -83,25 +106,15 @@ void RecipeOptions::TakeNamed(CLI::App& app) const {
 }
 
 Recipe RecipeOptions::Parse(uint64_t seed) const {
-  Recipe recipe = {.prune = ParsePrune(prune),
-                   .correction = correction,
-                   .rank = ParseRank(lra),
-                   .lambda = ParseLambda(lambda),
-                   .penalize_bias = penalize_bias,
-                   .factorization = ParseFactorization(factorize),
-                   .mode = ParseCalibrationMode(calibration_mode),
-                   .weighting = ParseTokenWeights(token_weight),
-                   .span = span,
-                   .gate = gate,
-                   .heal = ParseHeal(heal),
-                   .merge = ParseMerge(merge),
-                   .seed = seed};
+  Recipe recipe;
+  for (const auto& [field, option] : given)
+    if (const std::string& text = words.at(field); !text.empty()) Set(field, text, recipe);
+  recipe.seed = seed;
   recipe.gram.load.assign(load_gram.begin(), load_gram.end());
   recipe.gram.save = save_gram;
   recipe.gram.all_layers = gram_layers == "all";
-  for (const CLI::Option* option : added)
-    for (const auto& [name, field] : {std::pair("lra", "rank"), {"factorize", "factorization"}, {"lambda", "lambda"}})
-      if (option->count() > 0 && option->check_lname(name)) CheckGiven(recipe, field);
+  for (const auto& [field, option] : given)
+    if (option->count() > 0) CheckGiven(recipe, field);
   if (recipe.gram.all_layers && save_gram.empty()) FailUsage("--gram-layers goes with --save-gram FILE");
   return recipe;
 }

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "shiftrt/model.h"
@@ -18,15 +21,19 @@ namespace shiftrt {
 
 struct CommonOptions;
 
+// The words of the recipe's settings by the names of RecipeFields(), as options give them.
+using RecipeWords = std::map<std::string_view, std::string>;
+// The words of a recipe without any option.
+RecipeWords DefaultWords();
+
 struct RecipeOptions {
-  std::string prune = "bi:0.25", lra = "64", calib = {}, lambda = "gcv", factorize = "rrr", merge = "off";
+  RecipeWords words = DefaultWords();
+  std::string calib = {};
   std::string named = {};  // --recipe
-  std::string heal = "off", correction = {}, calibration_mode = "auto", token_weight = "none";
   std::vector<std::string> load_gram = {};
   std::string save_gram = {}, gram_layers = "removed";
-  std::vector<const CLI::Option*> added = {};  // by AddTo()
-  bool penalize_bias = false, span = false, gate = false;
-  bool yes = false;  // see CheckRemoval (tools/selection.h)
+  std::vector<std::pair<std::string_view, const CLI::Option*>> given = {};  // by AddTo(): the options of the settings
+  bool yes = false;                                                         // see CheckRemoval (tools/selection.h)
 
   void AddTo(CLI::App& app);
   // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does.
