@@ -19,8 +19,8 @@ namespace shiftrt::linalg {
 // The least side of a matrix that is processed in blocks.
 inline constexpr int64_t kLargeSide = 2048;
 
-// True if the tridiagonal form of a symmetric matrix (n, n) and the rotation of so many right sides take less time on the
-// host than its eigenvectors: it costs two rotations of the right sides and a Cholesky factorization more.
+// True if the tridiagonal form of a symmetric matrix (n, n) and the rotation of so many right sides take less time on
+// the host than its eigenvectors: it costs two rotations of the right sides and a Cholesky factorization more.
 constexpr bool PrefersTridiagonal(int64_t n, int64_t sides) { return n >= kLargeSide && 3 * sides <= n; }
 
 // While one lives, large computations of its thread on the host are reported to `progress` (Progress::Within).
