@@ -15,13 +15,27 @@ std::vector<ExportFormatName> ExportFormatNames() {
   return names;
 }
 
+std::vector<ExportChoice> ExportChoices(const LanguageModel& model) {
+  const Model& inner = model.impl().model;
+  const std::vector<ExportFormatName> names = ExportFormatNames();
+  std::vector<ExportChoice> choices;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const ExportFormat& format = ExportFormats()[i];
+    ExportChoice& choice = choices.emplace_back(ExportChoice{.format = names[i], .opened_by = format.opened_by});
+    choice.why_not = WhyNot(format, inner, inner.plan);
+    if (!choice.why_not.empty()) continue;
+    choice.keeps = Kept(format, inner, inner.plan);
+  }
+  return choices;
+}
+
 void CheckExport(const std::string& format, const std::filesystem::path& output) {
   FindExportFormat(format);
   CheckNewDirectory(output);
 }
 
-void CheckExport(const LanguageModel& model, const ExportSettings& settings) {
-  CheckFormat(FindExportFormat(settings.format), model.impl().model.weights->config, settings);
+void CheckExport(const LanguageModel& model, const ExportSettings& settings, bool halves) {
+  CheckFormat(FindExportFormat(settings.format), model.impl().model.weights->config, settings, halves);
 }
 
 std::vector<std::string> Export(const LanguageModel& model, const std::filesystem::path& output,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "export/formats.h"
 
+#include <algorithm>
+
 #include "export/staged_directory.h"
 #include "runtime/check.h"
 #include "runtime/words.h"
@@ -39,14 +41,17 @@ const ExportFormat& FindExportFormat(std::string_view name) {
   return RowNamed(ExportFormats(), name, "format", "unknown format \"{}\"");
 }
 
-std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config) {
-  return format.why_no_model != nullptr ? format.why_no_model(config) : "";
+std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config, bool halves) {
+  std::string why = format.why_no_model != nullptr ? format.why_no_model(config) : "";
+  if (why.empty() && halves && format.why_no_halves != nullptr) why = format.why_no_halves(config);
+  return why;
 }
 
-void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings) {
-  const std::string reason = settings.q8_0 && !format.q8_0 ? "it does not store Q8_0" : WhyNoModel(format, config);
+void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings, bool halves) {
+  const std::string reason =
+      settings.q8_0 && !format.q8_0 ? "it does not store Q8_0" : WhyNoModel(format, config, halves);
   if (reason.empty()) return;
-  Refuse(format, reason, settings, [&](const ExportFormat& other) { return WhyNoModel(other, config); });
+  Refuse(format, reason, settings, [&](const ExportFormat& other) { return WhyNoModel(other, config, halves); });
 }
 
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
@@ -66,6 +71,23 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
   if (plan.output && !format.own_tensors)
     return fmt::format("it has a head or a final norm of its own, which {} has no place for", format.name);
   return format.why_not(model, plan);
+}
+
+std::string Kept(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
+  const auto counted = [](int64_t count, std::string_view one) {
+    return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+  };
+  std::vector<std::string> parts = {counted(plan.blocks(), "block")};
+  if (plan.half_blocks() > 0) parts.back() += fmt::format(", of {} of which one half runs", plan.half_blocks());
+  if (const auto adapters = std::ssize(plan.Adapters()); adapters > 0) parts.push_back(counted(adapters, "adapter"));
+  const std::vector<const BlockStage*> blocks = plan.Blocks();
+  const auto own =
+      std::count_if(blocks.begin(), blocks.end(), [](const BlockStage* block) { return block->own != nullptr; });
+  if (own > 0) parts.push_back(fmt::format("the weights that {} have of their own", counted(own, "block")));
+  if (plan.output) parts.emplace_back("a head or a final norm of its own");
+  if (model.lora) parts.emplace_back("LoRA, merged");
+  if (format.own_tensors && model.tokenizer) parts.emplace_back("the tokenizer");
+  return fmt::format("{}{}", format.own_tensors ? "" : "the choice of ", fmt::join(parts, "; "));
 }
 
 std::vector<std::string> Export(const ExportFormat& format, const ExportJob& job, const std::filesystem::path& output) {

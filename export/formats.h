@@ -33,10 +33,13 @@ struct ExportFormat {
   bool own_tensors = false;     // holds plans with blocks that have tensors of their own
   bool half_blocks = false;     // holds plans with half blocks
   bool q8_0 = false;            // holds ExportSettings::q8_0
+  const char* opened_by = "";   // programs, for lists of formats
   const char* holds = nullptr;  // a recipe or correction whose results it holds, for refusals; null: those of all
   // The reason why the format can hold no plan of such a model, as the end of a sentence; "" if it holds some. Null: it
   // holds plans of every model.
   std::string (*why_no_model)(const ModelConfig& config) = nullptr;
+  // The same of plans with half blocks, for a format that holds some. Null: it holds those of every model.
+  std::string (*why_no_halves)(const ModelConfig& config) = nullptr;
   // The reason why the format cannot hold this plan of the model, as the end of a sentence; "" if it can. Called only
   // for plans that need nothing which the flags above exclude, of models that why_no_model lets pass.
   std::string (*why_not)(const Model& model, const DepthPlan& plan);
@@ -53,11 +56,16 @@ const std::vector<ExportFormat>& ExportFormats();
 const ExportFormat& FindExportFormat(std::string_view name);
 
 // The reason why `format` can hold no plan of such a model, or not this plan; "" if it can.
-std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config);
+std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config, bool halves = false);
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan);
 
-// Throws UsageError, naming the reason and other formats, where Export() would for every plan of such a model.
-void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings);
+// The parts of the plan that an export in this format has, for people.
+std::string Kept(const ExportFormat& format, const Model& model, const DepthPlan& plan);
+
+// Throws UsageError, naming the reason and other formats, where Export() would for every plan of such a model; with
+// `halves`, for every plan that has half blocks.
+void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings,
+                 bool halves = false);
 
 // Writes the plan into `output`, a new or empty directory: under a temporary name beside it, where it is read back and
 // compared with the plan, then renamed. If anything fails, nothing is left and `output` is as before. Returns the notes

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <atomic>
 
+#include "export/gguf_items.h"
 #include "export/gguf_tokenizer.h"
 #include "export/hf_directory.h"
 #include "export/model_card.h"
 #include "export/read_back.h"
 #include "models/block_tensors.h"
 #include "models/plan_checkpoint.h"
+#include "models/provenance.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/gguf_writer.h"
@@ -26,64 +28,32 @@ constexpr int64_t kMiB = int64_t{1} << 20, kPiece = 16 * kMiB;  // bytes of floa
 // away.
 constexpr double kQ8Tolerance = 0.25;
 
-// A tensor to write: its parts stand one below the other.
-struct Item {
-  std::string name;
-  std::vector<int64_t> shape;
-  std::vector<TensorView> parts;
-  BlockType type;
-  int64_t interleaved_heads = 0;  // as FileTensor
-  float offset = 0;               // added to each element
-
-  int64_t bytes() const { return FileTensor{nullptr, type, shape}.bytes(); }
-};
-
 std::string WhyNoModelInGguf(const ModelConfig& config) {
   if (GgufArchitectureOf(config) != nullptr) return "";
   return fmt::format("models of family {} are not written to GGUF", config.family);
 }
 
+// Returns why half blocks of such a model have no place.
+std::string WhyNoHalvesInGguf(const ModelConfig& config) {
+  const GgufArchitecture& by_layer = *FindGgufArchitecture(kGgufByLayer);
+  if (HoldsFamily(by_layer, config)) return WhyNoGguf(config, by_layer);
+  std::vector<std::string_view> held;
+  for (const char* architecture : by_layer.families) held.emplace_back(FindFamily(architecture)->name);
+  return fmt::format(
+      "half blocks need llama.cpp's architecture {}, which holds families {} and not {}; --prune without unit=half "
+      "leaves whole blocks",
+      by_layer.name, fmt::join(held, ", "), config.family);
+}
+
 std::string WhyNotGguf(const Model& model, const DepthPlan& plan) {
-  const std::string why = WhyNoGguf(KeptWeights(*model.weights, plan).config);
-  return why.empty() ? WhyNoHfDirectory(model, plan) : why;
-}
-
-// The type that a tensor is stored in. llama.cpp requires float32 for vectors.
-BlockType TypeOf(const TensorView& tensor, bool q8_0) {
-  if (tensor.shape.size() == 1) return BlockType::kF32;
-  if (!q8_0) return BlockTypeOf(tensor.dtype);
-  return CanEncode(BlockType::kQ8_0, tensor.shape.back()) ? BlockType::kQ8_0 : BlockType::kF16;
-}
-
-using RopeFactors = std::vector<std::pair<const char*, std::vector<float>>>;
-
-// Every tensor of `weights`, and those of the factors of its rotary embedding.
-std::vector<Item> ItemsOf(const Weights& weights, bool q8_0, const RopeFactors& factors) {
-  const ModelConfig& config = weights.config;
-  const GgufArchitecture& architecture = *GgufArchitectureOf(config);
-  const std::vector<CheckpointTensor> tensors = GgufTensorsOf(architecture, config);
-  std::vector<Item> items;
-  const auto add = [&](const std::string& name, const TensorView& tensor) -> Item& {
-    return items.emplace_back(Item{name, tensor.shape, {tensor}, TypeOf(tensor, q8_0)});
-  };
-  add(kGgufEmbedding, weights.embedding);
-  for (size_t layer = 0; layer < weights.blocks.size(); ++layer) {
-    for (const CheckpointTensor& tensor : tensors) {
-      const BlockTensor& row = *tensor.parts.front();
-      Item& item = add(fmt::format("blk.{}.{}", layer, tensor.name), weights.blocks[layer].*row.member);
-      item.shape = tensor.shape;
-      for (size_t part = 1; part < tensor.parts.size(); ++part)
-        item.parts.push_back(weights.blocks[layer].*tensor.parts[part]->member);
-      if (IsInterleavedInGguf(architecture, config, row))
-        item.interleaved_heads = row.output == Axis::kQueries ? config.heads : config.kv_heads;
-      if (row.kind == BlockTensor::Kind::kNorm) item.offset = config.block.norm_offset;
-    }
+  const ModelConfig config = KeptWeights(*model.weights, plan).config;
+  if (NeedsLayers(plan)) {
+    if (std::string why = WhyNoHalvesInGguf(config); !why.empty()) return why;
+    if (plan.attention_blocks() == 0) return "no block runs its attention, which llama.cpp's architecture deci needs";
+  } else if (std::string why = WhyNoGguf(config, *GgufArchitectureOf(config)); !why.empty()) {
+    return why;
   }
-  add(kGgufFinalNorm, weights.final_norm).offset = config.block.norm_offset;
-  if (config.block.norm_bias) add(kGgufFinalNormBias, weights.final_norm_bias);
-  if (!config.tied_head) add(kGgufHead, weights.head);
-  for (const auto& [name, values] : factors) add(name, {values.data(), DType::kFloat32, {std::ssize(values)}});
-  return items;
+  return WhyNoHfDirectory(model, plan);
 }
 
 // general.file_type: the type of most of the file.
@@ -104,7 +74,7 @@ int64_t ModelRow(int64_t row, int64_t rows, int64_t heads) {
 }
 
 // Converts and writes a part of a tensor, some rows at a time.
-void WritePart(const ExportJob& job, const Item& item, const TensorView& tensor, AtomicFile& file) {
+void WritePart(const ExportJob& job, const GgufItem& item, const TensorView& tensor, AtomicFile& file) {
   // A vector counts as a column, so that its elements can be reordered.
   const int64_t columns = tensor.shape.size() == 1 ? 1 : tensor.shape.back(), rows = tensor.elements() / columns;
   const int64_t per_piece = std::max<int64_t>(1, kPiece / (columns * static_cast<int64_t>(sizeof(float))));
@@ -131,40 +101,53 @@ void WritePart(const ExportJob& job, const Item& item, const TensorView& tensor,
   }
 }
 
-void WriteTensor(const ExportJob& job, const Item& item, AtomicFile& file) {
+void WriteTensor(const ExportJob& job, const GgufItem& item, AtomicFile& file) {
   for (const TensorView& part : item.parts) WritePart(job, item, part, file);
   file.Write(GgufWriter::Padding(item.bytes()));
+}
+
+// Writes what a reader cannot see in the layers.
+void AddPlan(const ExportJob& job, const Original& original, GgufWriter& writer) {
+  writer.AddIntegers(kGgufRemoved, {original.removed.begin(), original.removed.end()});
+  writer.AddText(kGgufProvenance, ProvenanceJson(Essentials(job.provenance)).dump());
 }
 
 std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::path& directory) {
   const Weights kept = KeptWeights(*job.model.weights, job.plan);
   const RopeFactors factors = GgufRopeFactors(kept.config);
-  const std::vector<Item> items = ItemsOf(kept, job.settings.q8_0, factors);
+  const GgufFileLayers layers(kept.config, job.plan);
+  const std::vector<GgufItem> items = GgufItems(kept, layers, job.settings.q8_0, factors);
   const Original original = OriginalOf(job);
 
   GgufWriter writer;
-  std::vector<std::string> notes = AddGgufConfig(kept.config, writer);
+  std::vector<std::string> notes = AddGgufConfig(kept.config, layers.architecture(), layers.sizes(), writer);
   writer.AddText("general.type", "model");
   writer.AddText("general.name",
                  fmt::format("{}, {} of {} blocks", original.name, original.kept.size(), original.layers));
   if (const std::string quantisation = QuantisationOf(job.model.weights->directory); !quantisation.empty())
     writer.AddText("general.description", "dequantised from " + quantisation);
   if (std::string note = NoteOfQuantisation(*job.model.weights); !note.empty()) notes.push_back(std::move(note));
-  writer.AddInteger("general.file_type", FileType(TypeOf(kept.blocks.front().up, job.settings.q8_0)));
+  writer.AddInteger("general.file_type", FileType(GgufTypeOf(kept.blocks.front().up, job.settings.q8_0)));
   writer.AddInteger("general.quantization_version", 2);
+  if (NeedsLayers(job.plan)) {
+    AddPlan(job, original, writer);
+    notes.emplace_back(
+        "The architecture is llama.cpp's deci, whose layers may lack their attention or their MLP; a program that "
+        "reads GGUF by itself may not know it.");
+  }
   if (job.model.tokenizer) {
     for (std::string& note : AddGgufTokenizer(job.model, writer)) notes.push_back(std::move(note));
   } else {
     notes.emplace_back("The model has no tokenizer, without which llama.cpp does not load the file.");
   }
   int64_t total = 0;
-  for (const Item& item : items) {
+  for (const GgufItem& item : items) {
     writer.AddTensor(item.name, item.shape, item.type);
     total += item.bytes();
   }
   if (const auto odd =
           std::find_if(items.begin(), items.end(),
-                       [&](const Item& item) { return job.settings.q8_0 && item.type == BlockType::kF16; });
+                       [&](const GgufItem& item) { return job.settings.q8_0 && item.type == BlockType::kF16; });
       odd != items.end())
     notes.push_back(fmt::format("{} and others whose rows are not blocks of 32 are stored as F16.", odd->name));
 
@@ -173,7 +156,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   file.Write(writer.header());
   job.progress.Begin("writing (MiB)", total / kMiB);
   int64_t written = 0;
-  for (const Item& item : items) {
+  for (const GgufItem& item : items) {
     WriteTensor(job, item, file);
     const int64_t before = written / kMiB;
     written += item.bytes();
@@ -200,11 +183,15 @@ void VerifyGguf(const ExportJob& job, const std::filesystem::path& directory) {
 const ExportFormat& GgufFormat() {
   static const ExportFormat format = {
       .name = "gguf",
-      .summary = "file for llama.cpp: F32, F16, BF16 or Q8_0 (--dtype); no adapters",
+      .summary =
+          "file for llama.cpp: F32, F16, BF16 or Q8_0 (--dtype); no adapters; half blocks of Llama, Mistral and Qwen 2",
       .own_tensors = true,
+      .half_blocks = true,
       .q8_0 = true,
+      .opened_by = "llama.cpp and the programs built on it, and llama-quantize",
       .holds = "recipe stock",
       .why_no_model = WhyNoModelInGguf,
+      .why_no_halves = WhyNoHalvesInGguf,
       .why_not = WhyNotGguf,
       .write = WriteGguf,
       .verify = VerifyGguf,

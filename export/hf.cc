@@ -24,6 +24,7 @@ const ExportFormat& HfFormat() {
       .name = "hf",
       .summary = "directory that transformers, vLLM, TGI, mergekit and lm-eval load; no adapters",
       .own_tensors = true,
+      .opened_by = "transformers, vLLM, TGI, mergekit and lm-eval, without code of shiftrt",
       .holds = "recipe stock",
       .why_not = WhyNoHfDirectory,
       .write = WriteHf,

@@ -43,6 +43,7 @@ const ExportFormat& HfLraFormat() {
       .adapters = true,
       .own_tensors = true,
       .half_blocks = true,
+      .opened_by = "transformers and lm-eval with trust_remote_code=True, and vLLM with the plugin in export/vllm",
       .why_no_model = WhyNoModelOfHfLra,
       .why_not = WhyNoHfDirectory,
       .write = WriteHfLra,

@@ -147,6 +147,7 @@ const ExportFormat& MergekitFormat() {
   static const ExportFormat format = {
       .name = "mergekit",
       .summary = "recipes that prune the original: slices for mergekit, and a line for llama.cpp's llama-quantize",
+      .opened_by = "mergekit, and llama-quantize of llama.cpp, from the original",
       .holds = "correction none",
       .why_no_model = WhyNoModelOfMergekit,
       .why_not = WhyNotMergekit,

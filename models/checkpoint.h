@@ -19,6 +19,8 @@ class Checkpoint {
   // The tensors of a block as these files hold them, and the beginning of their names.
   virtual std::vector<CheckpointTensor> BlockTensors() const = 0;
   virtual std::string BlockPrefix(int64_t layer) const = 0;
+  // The halves of a block that the files have.
+  virtual Halves HalvesOf(int64_t /*layer*/) const { return Halves::kBoth; }
   // Returns a tensor of a block by its name, or one outside the blocks by the name that it has in Hugging Face
   // checkpoints, and marks it as used. Throws Error naming file and tensor if it is missing, has another shape, or has
   // a type that cannot be loaded.

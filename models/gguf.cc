@@ -280,21 +280,29 @@ Json GgufConfig(const GgufContents& file) {
   const auto embedding = file.tensors.find(kGgufEmbedding);
   Check(embedding != file.tensors.end(), "{}: tensor {} is missing", name, kGgufEmbedding);
 
-  const int64_t layers = keys.Integer("block_count");
-  Check(layers <= kMostLayers, "{}: {} is {}, expected at most {}", name, keys.Full("block_count"), layers,
+  const int64_t file_layers = keys.Integer("block_count");
+  Check(file_layers <= kMostLayers, "{}: {} is {}, expected at most {}", name, keys.Full("block_count"), file_layers,
         kMostLayers);
+  const GgufLayers by_layer = architecture.by_layer ? ReadGgufLayers(file, architecture) : GgufLayers();
+  const int64_t layers = architecture.by_layer ? by_layer.blocks() : file_layers;
   Check(architecture.most_layers == 0 || layers <= architecture.most_layers,
         "{}: {} is {}; with more than {} layers, llama.cpp expects norms of heads", name, keys.Full("block_count"),
         layers, architecture.most_layers);
   const std::vector<bool> slides = SlidingLayers(architecture, keys, layers);
   const bool rotates = !architecture.rope_switch || keys.Flag("rope.scaling.finetuned", true);
   const bool windowed = !slides.empty() && architecture.windowed != nullptr;
-  const char* const class_name = windowed  ? architecture.windowed
-                                 : rotates ? architecture.families.front()
-                                           : architecture.families.back();
+  const char* const class_name = windowed                ? architecture.windowed
+                                 : architecture.by_layer ? by_layer.Family(file)
+                                 : rotates               ? architecture.families.front()
+                                                         : architecture.families.back();
   const Family& family = *FindFamily(class_name);
 
-  const int64_t hidden = keys.Integer("embedding_length"), heads = keys.Integer("attention.head_count");
+  const auto size = [&](const char* key, int64_t of_layers, std::optional<int64_t> otherwise = std::nullopt) {
+    if (!architecture.by_layer) return otherwise ? keys.Integer(key, *otherwise) : keys.Integer(key);
+    keys.Ignore(key);
+    return of_layers;
+  };
+  const int64_t hidden = keys.Integer("embedding_length"), heads = size("attention.head_count", by_layer.heads);
   const int64_t head_dim = keys.Integer("attention.key_length", hidden / heads);
   Check(head_dim > 0 && head_dim <= kMaxNumber / heads, "{}: {} is {}", name, keys.Full("attention.key_length"),
         head_dim);
@@ -320,17 +328,17 @@ Json GgufConfig(const GgufContents& file) {
                  {"model_type", family.Type()},
                  {"hidden_act", architecture.activation},
                  {"hidden_size", hidden},
-                 {family.intermediate, keys.Integer("feed_forward_length")},
+                 {family.intermediate, size("feed_forward_length", by_layer.intermediate)},
                  {"num_hidden_layers", layers},
                  {"num_attention_heads", heads},
-                 {"num_key_value_heads", keys.Integer("attention.head_count_kv", heads)},
+                 {"num_key_value_heads", size("attention.head_count_kv", by_layer.kv_heads, heads)},
                  {"head_dim", head_dim},
                  {"vocab_size", embedding->second.shape.front()},
                  {"max_position_embeddings", keys.Integer("context_length")},
                  {family.eps, keys.Number(eps, 1e-5)},
                  {"rope_theta", theta},
-                 {architecture.bias, file.tensors.contains("blk.0.attn_q.bias")},
-                 {"mlp_bias", architecture.mlp_bias && file.tensors.contains("blk.0.ffn_up.bias")},
+                 {architecture.bias, file.tensors.contains(by_layer.Attention("attn_q.bias"))},
+                 {"mlp_bias", architecture.mlp_bias && file.tensors.contains(by_layer.Mlp("ffn_up.bias"))},
                  {"tie_word_embeddings", !own_head},
                  {"torch_dtype", TypeInMemory(*embedding->second.type)}};
   if (std::string_view(architecture.bias) == "use_bias") config.erase("mlp_bias");
@@ -388,18 +396,21 @@ std::vector<std::pair<const char*, std::vector<float>>> GgufRopeFactors(const Mo
   return {{kGgufRopeFactors, std::move(factors)}};
 }
 
-std::vector<std::string> AddGgufConfig(const ModelConfig& config, GgufWriter& file) {
+std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArchitecture& architecture,
+                                       const GgufSizes& sizes, GgufWriter& file) {
   std::vector<std::string> notes;
-  const GgufArchitecture& architecture = *GgufArchitectureOf(config);
   const BlockSpec& block = config.block;
   const std::string a = std::string(architecture.name) + ".";
   file.AddText("general.architecture", architecture.name);
-  file.AddInteger(a + "block_count", config.layers);
+  const auto add_size = [&](const char* key, int64_t of_all, const std::vector<int32_t>& of_each) {
+    of_each.empty() ? file.AddInteger(a + key, of_all) : file.AddIntegers(a + key, of_each);
+  };
+  file.AddInteger(a + "block_count", sizes.heads.empty() ? config.layers : std::ssize(sizes.heads));
   file.AddInteger(a + "context_length", config.max_positions);
   file.AddInteger(a + "embedding_length", config.hidden);
-  file.AddInteger(a + "feed_forward_length", config.intermediate);
-  file.AddInteger(a + "attention.head_count", config.heads);
-  file.AddInteger(a + "attention.head_count_kv", config.kv_heads);
+  add_size("feed_forward_length", config.intermediate, sizes.intermediate);
+  add_size("attention.head_count", config.heads, sizes.heads);
+  add_size("attention.head_count_kv", config.kv_heads, sizes.kv_heads);
   file.AddInteger(a + "attention.key_length", config.head_dim);
   file.AddInteger(a + "attention.value_length", config.head_dim);
   file.AddInteger(a + "rope.dimension_count", config.rope.RotaryDim(config.head_dim));
@@ -500,13 +511,11 @@ const char* Difference(const ModelConfig& a, const ModelConfig& b) {
 
 }  // namespace
 
-std::string WhyNoGguf(const ModelConfig& config) {
-  const GgufArchitecture* const architecture = GgufArchitectureOf(config);
-  if (config.block.AnyWindow() && architecture->full_every == 0)
-    return fmt::format("some blocks attend to a window, which llama.cpp's architecture {} does not",
-                       architecture->name);
+std::string WhyNoGguf(const ModelConfig& config, const GgufArchitecture& architecture) {
+  if (config.block.AnyWindow() && architecture.full_every == 0)
+    return fmt::format("some blocks attend to a window, which llama.cpp's architecture {} does not", architecture.name);
   GgufWriter writer;
-  AddGgufConfig(config, writer);
+  AddGgufConfig(config, architecture, {}, writer);
   const std::string header = writer.header();
   const auto factors = GgufRopeFactors(config);
   try {
@@ -517,13 +526,13 @@ std::string WhyNoGguf(const ModelConfig& config) {
     };
     add(kGgufEmbedding, {config.vocab, config.hidden}, nullptr, 0);
     if (!config.tied_head) add(kGgufHead, {config.vocab, config.hidden}, nullptr, 0);
-    for (const CheckpointTensor& tensor : GgufTensorsOf(*architecture, config))
+    for (const CheckpointTensor& tensor : GgufTensorsOf(architecture, config))
       add(fmt::format("blk.0.{}", tensor.name), tensor.shape, nullptr, 0);
     for (const auto& [name, values] : factors)
       add(name, {std::ssize(values)}, values.data(), std::ssize(values) * static_cast<int64_t>(sizeof(float)));
     const char* const different = Difference(config, ConfigFromJson(GgufConfig(file), "the GGUF file"));
     if (different == nullptr) return "";
-    return fmt::format("llama.cpp's architecture {} has other {}", architecture->name, different);
+    return fmt::format("llama.cpp's architecture {} has other {}", architecture.name, different);
   } catch (const Error& error) {
     return error.what();
   }

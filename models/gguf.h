@@ -11,6 +11,7 @@
 
 #include "models/config.h"
 #include "models/gguf_architectures.h"
+#include "models/gguf_layers.h"
 #include "runtime/gguf.h"
 #include "runtime/gguf_writer.h"
 
@@ -41,14 +42,15 @@ std::string QuantisationOf(const std::filesystem::path& model);
 // A note for an export of a model whose numbers were decoded from a quantised GGUF file; empty for another model.
 std::string NoteOfQuantisation(const Weights& weights);
 
-// Writes the metadata of the architecture that holds the model's family. Returns notes for the reader.
-std::vector<std::string> AddGgufConfig(const ModelConfig& config, GgufWriter& file);
+// Writes the metadata of an architecture that holds the model's family. `sizes`: those of each layer of the file, for
+// an architecture whose layers differ; empty: all layers have the model's. Returns notes for the reader.
+std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArchitecture& architecture,
+                                       const GgufSizes& sizes, GgufWriter& file);
 // The factors of frequencies that GGUF stores as tensors, by name: none for most models.
 std::vector<std::pair<const char*, std::vector<float>>> GgufRopeFactors(const ModelConfig& config);
-// Why llama.cpp would not compute this model from a GGUF file of its family's architecture; empty if it would: the
-// settings that GgufConfig reads from the file that would be written are the model's. The family must have an
-// architecture (GgufArchitectureOf).
-std::string WhyNoGguf(const ModelConfig& config);
+// Why llama.cpp would not compute this model from a GGUF file of this architecture; empty if it would: the settings
+// that GgufConfig reads from the file that would be written are the model's. The architecture must hold the family.
+std::string WhyNoGguf(const ModelConfig& config, const GgufArchitecture& architecture);
 
 // Finds the settings of Llama 3's RoPE scaling that divide each default frequency by its factor, up to rounding. Empty
 // if there are none, or if too few frequencies determine them. `factors` has head_dim / 2 elements.

@@ -134,6 +134,14 @@ const std::vector<GgufArchitecture>& Architectures() {
        .full_every = 4,
        .always_windows = true,
        .numbers = {{"logit_scale", "logit_scale", LogitScale, true}}},
+      // After the architectures of these families, which hold models whose layers are alike.
+      {.name = "deci",
+       .families = {"LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM"},
+       .neighbours = true,
+       .rope_factors = true,
+       .output_bias = true,
+       .mlp_bias = true,
+       .by_layer = true},
   };
   return rows;
 }

@@ -47,7 +47,9 @@ struct GgufArchitecture {
   int64_t windows_at = 0;       // llama.cpp has windows in models of so many layers only; 0: in all
   double sliding_theta = 0;     // the base of sliding layers where the file has none; 0: that of the others
   int64_t large_at = 0;         // Gemma: with so many layers, the scores are scaled by the size of the stream
-  int64_t most_layers = 0;      // llama.cpp expects other tensors in deeper models; 0: no such limit
+  // The heads and the size of the MLP are lists with one number per layer (models/gguf_layers.h).
+  bool by_layer = false;
+  int64_t most_layers = 0;  // llama.cpp expects other tensors in deeper models; 0: no such limit
   std::vector<GgufNumber> numbers = {};
   std::vector<TensorPlace> places = {};
 };

@@ -18,10 +18,19 @@ class GgufCheckpoint final : public Checkpoint {
       : file_(std::make_shared<GgufFile>(path)),
         config_(config),
         architecture_(*FindGgufArchitecture(file_->metadata().Text("general.architecture"))),
-        blocks_(GgufTensorsOf(architecture_, config)) {}
+        blocks_(GgufTensorsOf(architecture_, config)) {
+    if (!architecture_.by_layer) return;
+    const GgufLayers layers = ReadGgufLayers(file_->contents(), architecture_);
+    numbers_ = layers.BlockLayers();
+    halves_ = layers.BlockHalves();
+    used_ = layers.Beside();
+  }
 
   std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
-  std::string BlockPrefix(int64_t layer) const override { return fmt::format("blk.{}.", layer); }
+  std::string BlockPrefix(int64_t layer) const override {
+    return fmt::format("blk.{}.", numbers_.empty() ? layer : numbers_[layer]);
+  }
+  Halves HalvesOf(int64_t layer) const override { return halves_.empty() ? Halves::kBoth : halves_[layer]; }
 
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
     const std::string stored = StoredName(name);
@@ -88,6 +97,9 @@ class GgufCheckpoint final : public Checkpoint {
   const ModelConfig& config_;
   const GgufArchitecture& architecture_;
   std::vector<CheckpointTensor> blocks_;
+  // The number of each block in a file whose layers differ, and the halves that run.
+  std::vector<int64_t> numbers_;
+  std::vector<Halves> halves_;
   std::set<std::string, std::less<>> used_;
 };
 

@@ -8,6 +8,7 @@
 #include "hub/names.h"
 #include "hub/settings.h"
 #include "models/adapted.h"
+#include "models/gguf_layers.h"
 #include "models/hf_lra.h"
 #include "models/layouts.h"
 #include "runtime/check.h"
@@ -127,6 +128,8 @@ Model OpenModel(const std::string& name, const LoadOptions& options) {
     model.directory = directory;
     model.weights = LoadWeights(directory, options);
     model.plan = DepthPlan::Original(model.weights->config.layers);
+    if (IsGguf(directory))
+      if (const GgufFile file(directory); IsGgufOfLayers(file.contents())) ReadGgufPlan(file.contents(), model);
   }
   if (HasTokenizer(model.directory)) model.tokenizer = {model.directory, model.weights->config.vocab};
   return model;

@@ -176,7 +176,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
       take("model.embed_tokens.weight", {config.vocab, config.hidden}, mine.first || (mine.last && config.tied_head));
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
-    const Halves halves = layer < std::ssize(options.halves) ? options.halves[layer] : Halves::kBoth;
+    const Halves halves = layer < std::ssize(options.halves) ? options.halves[layer] : checkpoint->HalvesOf(layer);
     for (const CheckpointTensor& tensor : stored_tensors)
       if (Reads(halves, *tensor.parts.front()))
         Split(take(checkpoint->BlockPrefix(layer) + tensor.name, tensor.shape, mine.Has(layer)), tensor, block,

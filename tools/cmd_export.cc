@@ -61,7 +61,24 @@ LanguageModel Pruned(const ExportCommand& command, const PruneSpec& prune, const
   return std::move(repair.pruned);
 }
 
+// Lists what every format makes of the model, and the command that does it.
+int ListFormats(const ExportCommand& command) {
+  const LanguageModel model = command.common.OpenLanguageModel();
+  for (const ExportChoice& choice : ExportChoices(model)) {
+    if (!choice.why_not.empty()) {
+      fmt::print("{}: loses a part of this model: {}\n", choice.format.name, choice.why_not);
+      continue;
+    }
+    fmt::print(
+        "{0}: holds this model\n  keeps: {1}\n  opened by: {2}\n  command: shiftrt export --model {3} --format {0} "
+        "--save DIR\n",
+        choice.format.name, choice.keeps, choice.opened_by, command.common.model);
+  }
+  return 0;
+}
+
 int Run(ExportCommand command) {
+  if (command.settings.format.empty()) return ListFormats(command);
   CheckExport(command.settings.format, command.output);
   std::optional<PruneSpec> prune;
   if (!command.prune.empty()) CheckHalves(prune.emplace(ParsePrune(command.prune)), command.settings.format);
@@ -102,10 +119,15 @@ Command AddExport(CLI::App& app) {
       ->needs(prune);
   std::vector<std::string> formats;
   for (const ExportFormatName& format : ExportFormatNames()) formats.push_back(format.name);
-  app.add_option("--format", command->settings.format, "format to write")->required()->check(CLI::IsMember(formats));
-  app.add_option("--save", command->output, "directory to write; it must be new or empty")
-      ->required()
-      ->check(DirectoryOutput());
+  command->settings.format.clear();
+  auto* format = app.add_option("--format", command->settings.format,
+                                "format to write; without it, the formats that hold the model are listed")
+                     ->check(CLI::IsMember(formats));
+  auto* save = app.add_option("--save", command->output, "directory to write; it must be new or empty")
+                   ->check(DirectoryOutput())
+                   ->needs(format);
+  format->needs(save);
+  prune->needs(format);
   app.add_option("--dtype", common.dtype, "type of the weights that are written; auto: as stored")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "q8_0"}))
       ->capture_default_str();
@@ -115,7 +137,7 @@ Command AddExport(CLI::App& app) {
   common.AddQuietTo(app);
   app.footer(
       "Formats:" + ExportFormatsHelp() +
-      "\n\nExamples:\n  shiftrt export --model out --format hf --save out-hf\n"
+      "\n\nExamples:\n  shiftrt export --model out\n  shiftrt export --model out --format hf --save out-hf\n"
       "  shiftrt export --model qwen2-1.5b --prune layers=20-22 --format gguf --save pruned --dtype q8_0\n"
       "  shiftrt export --model tuned --format hf --save base-hf --no-lora\n"
       "  shiftrt export --model base --lora adapter --format gguf --save merged\n"

@@ -229,7 +229,7 @@ int Run(const RunOptions& options) {
   // Checked before the calibration, which may take an hour.
   const ComparisonSettings settings = options.comparison.Settings();
   CheckComparison(model, settings);
-  for (const ExportTarget& target : exports) CheckExport(model, ExportingTo(target, options));
+  for (const ExportTarget& target : exports) CheckExport(model, ExportingTo(target, options), recipe.prune.halves());
   recipe.text = options.recipe.Text(recipe, model, options.common);
   if (!options.recover_text.empty()) PullMissingTexts(options.recover_text, options.common);
   const RepairJob job(model, recipe, resources);

@@ -36,6 +36,7 @@ def open_llama(path, context):
     params.n_ctx, params.n_parallel, params.warmup = context, 1, False
     params.n_batch = params.n_ubatch = context
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds to float16
     return xllamacpp.Server(params)
 
 

@@ -34,6 +34,17 @@ struct ExportFormatName {
 /// \return all formats
 std::vector<ExportFormatName> ExportFormatNames();
 
+/// Says what a format makes of a model.
+struct ExportChoice {
+  ExportFormatName format = {};  ///< the format
+  std::string why_not = {};      ///< why it cannot hold the model, as the end of a sentence; empty: it can
+  std::string keeps = {};        ///< the parts of the model that the export has, for people
+  std::string opened_by = {};    ///< the programs that open the export
+};
+/// \param model the model
+/// \return all formats, in the order of ExportFormatNames()
+std::vector<ExportChoice> ExportChoices(const LanguageModel& model);
+
 /// Checks what Export() would refuse whatever the model is.
 /// \param format the name of a format
 /// \param output the directory to write
@@ -43,9 +54,10 @@ void CheckExport(const std::string& format, const std::filesystem::path& output)
 /// Checks before any repair or training what Export() would refuse however the model is pruned, repaired and trained.
 /// \param model the model
 /// \param settings the format and its details
+/// \param halves the pruned model may have half blocks
 /// \throws UsageError for an unknown format, and for one that can hold no model with this configuration (the message
 ///     names the reason and the formats that can)
-void CheckExport(const LanguageModel& model, const ExportSettings& settings);
+void CheckExport(const LanguageModel& model, const ExportSettings& settings, bool halves = false);
 
 /// Writes a model into a new or empty directory: under a temporary name beside it, read back and compared, then
 /// renamed. If anything fails, nothing is left.

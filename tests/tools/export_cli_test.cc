@@ -161,6 +161,14 @@ TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
                      " has no place for. `shiftrt run --recipe stock` makes a model without adapters (trained: add "
                      "--recover 15min); --format hf-lra takes adapters");
   EXPECT_FALSE(fs::exists(dir_ / "hf"));
+  const Outcome listed = Command("export", {}, "saved");
+  ASSERT_EQ(listed.status, 0) << listed.err;
+  for (const char* part :
+       {"hf: loses a part of this model: it has 2 adapters", "hf-lra: holds this model\n  keeps: ", "; 2 adapters",
+        "--format hf-lra --save DIR", "gguf: loses a part of this model: it has 2 adapters", "vLLM with the plugin"})
+    EXPECT_NE(listed.out.find(part), std::string::npos) << part << " in: " << listed.out;
+  EXPECT_FAILS(Command("export", {"--save", Path("hf")}, "saved"), 2, "--format");
+  EXPECT_FAILS(Command("export", {"--format", "hf"}, "saved"), 2, "--save");
   ASSERT_EQ(Command("finetune",
                     {"--method", "adapters", "--steps", "1", "--calib", Path("calibration.txt"), "--text",
                      Path("heldout.txt"), "--save", Path("tuned"), "--quiet"},

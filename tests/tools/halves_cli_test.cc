@@ -13,7 +13,8 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
            "--gate", "--save", Path("saved"), "--report", Path("page"), "--json", Path("r.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(
-      outcome.out.find("layers removed, given as a list: 1.mlp, 2.attn\nhalf blocks are exported as hf-lra alone\n"),
+      outcome.out.find("layers removed, given as a list: 1.mlp, 2.attn\nhalf blocks are exported as hf-lra or gguf "
+                       "alone (gguf: Llama, Mistral and Qwen 2)\n"),
       std::string::npos)
       << outcome.out;
   EXPECT_EQ(Run({"--prune", "layers=1"}).out.find("half blocks"), std::string::npos);
@@ -100,8 +101,8 @@ TEST_F(Cli, HalfBlocksAreExported) {
   EXPECT_NE(card.find(" and 2 halves of others were removed"), std::string::npos) << card;
   EXPECT_NE(card.find("| halves removed | 0.attn, 1.mlp |"), std::string::npos) << card;
   // Before the criterion reads text, which this command is not given.
-  EXPECT_FAILS(Command("export", {"--prune", "bi:0.25,unit=half", "--format", "gguf", "--save", Path("gguf")}), 2,
-               "gguf has no place for; it works with --format hf-lra");
+  EXPECT_FAILS(Command("export", {"--prune", "bi:0.25,unit=half", "--format", "hf", "--save", Path("hf")}), 2,
+               "hf has no place for; it works with --format hf-lra or gguf");
 }
 
 TEST_F(Cli, HalvesAreScoredByAnyCriterionAndCompared) {
@@ -134,7 +135,7 @@ TEST_F(Cli, WhatIsOfWholeBlocksIsRefusedForHalvesBeforeTheWork) {
     EXPECT_FAILS(Run({"--prune", halves, "--correction", correction}), 2, "whole blocks");
   EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--save-gram", Path("g"), "--gram-layers", "all"}), 2,
                "--gram-layers");
-  for (const char* format : {"hf", "gguf", "mergekit"})
+  for (const char* format : {"hf", "mergekit"})
     EXPECT_FAILS(Run({"--prune", halves, "--export", std::string(format) + ":" + Path("e")}), 2,
                  "may leave half blocks, which " + std::string(format) +
                      " has no place for; it works with whole blocks, or with --export hf-lra:DIR");

@@ -165,7 +165,7 @@ TEST_F(Cli, UsageNamesTheProgram) {
 TEST_F(Cli, WhatTheParserRefusesNamesTheHelpOfTheCommand) {
   const Outcome outcome = Call({"export", "--model", Path("model"), "--save", Path("out")});
   EXPECT_EQ(outcome.status, 2);
-  EXPECT_EQ(outcome.err, "shiftrt: --format is required; see `shiftrt export --help`\n");
+  EXPECT_EQ(outcome.err, "shiftrt: --save requires --format; see `shiftrt export --help`\n");
 }
 
 TEST_F(Cli, AModelThatIsNotThereIsSaidInOneLine) {

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layers and the tensors of a GGUF file. A plan of whole blocks is written in the architecture of its family, with
+// a layer per block; one with half blocks or adapters in llama.cpp's architecture deci, with a layer per stage
+// (models/gguf_layers.h).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/gguf.h"
+#include "models/model.h"
+
+namespace shiftrt {
+
+inline constexpr const char* kGgufByLayer = "deci";
+
+// True if the plan has half blocks.
+bool NeedsLayers(const DepthPlan& plan);
+bool HoldsFamily(const GgufArchitecture& architecture, const ModelConfig& config);
+
+// The layers of the file that a plan is written to.
+class GgufFileLayers {
+ public:
+  struct Layer {
+    size_t block = 0;  // its index among the kept blocks
+    Halves halves = Halves::kBoth;
+    // A matrix of zeros stands in the place of the attention: llama.cpp takes the sizes of heads from the first layer,
+    // which therefore has some.
+    bool placeholder = false;
+  };
+  // `config`: that of the kept blocks.
+  GgufFileLayers(const ModelConfig& config, const DepthPlan& plan);
+
+  const GgufArchitecture& architecture() const { return architecture_; }
+  const std::vector<Layer>& layers() const { return layers_; }
+  const GgufSizes& sizes() const { return sizes_; }  // empty where all layers are alike
+
+ private:
+  const GgufArchitecture& architecture_;
+  std::vector<Layer> layers_;
+  GgufSizes sizes_;
+};
+
+// A tensor to write: its parts stand one below the other.
+struct GgufItem {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<TensorView> parts;
+  BlockType type;
+  int64_t interleaved_heads = 0;                           // as FileTensor
+  float offset = 0;                                        // added to each element
+  std::shared_ptr<const Matrix<float>> storage = nullptr;  // keeps a computed tensor
+
+  int64_t bytes() const { return FileTensor{nullptr, type, shape}.bytes(); }
+};
+
+using RopeFactors = std::vector<std::pair<const char*, std::vector<float>>>;
+
+// The type that a tensor is stored in. llama.cpp requires float32 for vectors.
+BlockType GgufTypeOf(const TensorView& tensor, bool q8_0);
+
+// Every tensor of the file: those of `weights`, which has the kept blocks alone, of the adapters, and the factors of
+// the rotary embedding. An adapter's matrix is float32, or Q8_0 as the others are. The arguments must outlive the
+// result.
+std::vector<GgufItem> GgufItems(const Weights& weights, const GgufFileLayers& layers, bool q8_0,
+                                const RopeFactors& factors);
+
+}  // namespace shiftrt

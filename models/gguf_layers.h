@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// GGUF files whose layers differ: llama.cpp's architecture deci. A layer may lack its attention (no heads), or have one
+// matrix on the normed stream in its place (heads, but none for keys and values), which is read if it is zero.
+// llama.cpp skips a layer without MLP as a whole, so that a layer whose MLP is missing gets a small one of zeros. Its
+// bias, if it has one, is an adapter. Source: src/models/deci.cpp of llama.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/plan.h"
+#include "runtime/gguf.h"
+
+namespace shiftrt {
+
+struct GgufArchitecture;
+struct Model;
+
+// The units of an MLP that stands for none: whole blocks of the quantised types that have 32 elements.
+inline constexpr int64_t kNoMlpUnits = 32;
+
+// The sizes of the layers of a file.
+struct GgufSizes {
+  std::vector<int32_t> heads, kv_heads, intermediate;
+
+  void Add(int64_t layer_heads, int64_t layer_kv_heads, int64_t units) {
+    heads.push_back(static_cast<int32_t>(layer_heads));
+    kv_heads.push_back(static_cast<int32_t>(layer_kv_heads));
+    intermediate.push_back(static_cast<int32_t>(units));
+  }
+};
+
+// The layers of such a file.
+struct GgufLayers {
+  struct Layer {
+    bool linear = false;                  // one matrix in the place of the attention
+    bool attention = false, mlp = false;  // the halves of a block that run
+    bool block() const { return attention || mlp; }
+  };
+  std::vector<Layer> layers = {};
+  int64_t heads = 0, kv_heads = 0, intermediate = 0;  // those of all halves that run
+
+  int64_t blocks() const;                    // how many layers are blocks, or halves of one
+  std::vector<int64_t> BlockLayers() const;  // their numbers
+  std::vector<Halves> BlockHalves() const;   // what runs of them
+  // The name of a tensor of the first layer that runs its attention, or its MLP.
+  std::string Attention(const char* tensor) const;
+  std::string Mlp(const char* tensor) const;
+  // The names of the tensors that are no block's: matrices of linear layers, and MLPs that add nothing.
+  std::set<std::string, std::less<>> Beside() const;
+  // The class of the family that has the biases of the file's attentions.
+  const char* Family(const GgufContents& file) const;
+};
+
+// Throws Error naming the file and the key for layers that llama.cpp skips, that differ in more than what they lack, or
+// of which none has an attention.
+GgufLayers ReadGgufLayers(const GgufContents& file, const GgufArchitecture& architecture);
+
+// True if the layers of the file may differ.
+bool IsGgufOfLayers(const GgufContents& file);
+// The plan of a file whose layers differ, over the blocks that it has: which halves run, and the biases between them.
+void ReadGgufPlan(const GgufContents& file, Model& model);
+// Layers of the original model that are missing, and JSON as hf-lra has it.
+inline constexpr const char *kGgufRemoved = "shiftrt.removed", *kGgufProvenance = "shiftrt.provenance";
+
+}  // namespace shiftrt

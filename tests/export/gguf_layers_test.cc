@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exports of the format gguf whose layers differ (models/gguf_layers.h): half blocks and adapters come back.
+#include "models/gguf_layers.h"
+
+#include "export/gguf_items.h"
+#include "models/gguf.h"
+#include "runtime/gguf_writer.h"
+#include "tests/export/fixture.h"
+
+namespace shiftrt {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GgufLayersExport : public ExportTest {
+ protected:
+  fs::path File() const { return out_ / "model.gguf"; }
+
+  // Writes the plan, and expects that it comes back with the bits that the plan gives.
+  Model ExpectComesBack(const Model& model, const DepthPlan& plan) {
+    Write("gguf", model, plan);
+    Model opened = OpenModel(File().string());
+    ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+    fs::remove_all(out_);
+    return opened;
+  }
+};
+
+TEST_F(GgufLayersExport, HalfBlocksComeBackBitForBit) {
+  const std::vector<std::vector<Halves>> cases = {
+      {Halves::kBoth, Halves::kAttention}, {Halves::kMlp, Halves::kBoth}, {Halves::kMlp, Halves::kAttention}};
+  for (const char* name : {"llama2", "llama_bias", "llama_linear", "mistral", "qwen1.5", "qwen2_tied"}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const std::vector<Halves>& halves : cases) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name, Name(dtype), Name(halves[0])));
+        const Model model = Golden(name, dtype);
+        DepthPlan plan = Pruned(model, {0});
+        ASSERT_GE(plan.blocks(), 2);
+        for (size_t i = 0; i < halves.size(); ++i) plan.stages[i] = BlockStage{plan.stages[i].block().layer, halves[i]};
+        const Model opened = ExpectComesBack(model, plan);
+        EXPECT_EQ(opened.weights->config.family,
+                  std::string_view(name) == "mistral" ? "llama" : model.weights->config.family);
+        ASSERT_EQ(opened.plan.stages.size(), plan.stages.size());
+        for (size_t i = 0; i < plan.stages.size(); ++i)
+          EXPECT_EQ(opened.plan.stages[i].block().halves, plan.stages[i].block().halves);
+        EXPECT_EQ(opened.removed, std::vector<int64_t>{0});
+      }
+    }
+  }
+}
+
+// llama.cpp takes the sizes of heads from the first layer.
+TEST_F(GgufLayersExport, TheFirstLayerHasHeads) {
+  const Model model = Golden("llama2");
+  DepthPlan plan = Pruned(model, {});
+  plan.stages[0] = BlockStage{0, Halves::kMlp};
+  Write("gguf", model, plan);
+  const GgufFile file(File());
+  EXPECT_EQ(file.metadata().Text("general.architecture"), "deci");
+  EXPECT_EQ(file.metadata().Integers("deci.attention.head_count").front(), model.weights->config.heads);
+  EXPECT_EQ(file.metadata().Integers("deci.attention.head_count_kv").front(), 0);
+  EXPECT_TRUE(file.tensors().contains("blk.0.attn_output.weight"));
+  EXPECT_FALSE(file.tensors().contains("blk.0.attn_q.weight"));
+}
+
+TEST_F(GgufLayersExport, LayersHaveTheSizesOfTheirBlocks) {
+  const Model model = Golden("llama2");
+  const ModelConfig& config = model.weights->config;
+  DepthPlan plan = Pruned(model, {});
+  plan.stages[1] = BlockStage{1, Halves::kMlp};
+  plan.stages[2] = BlockStage{2, Halves::kAttention};
+  Write("gguf", model, plan);
+  const GgufFile file(File());
+  const auto sizes = [&](const char* key) { return file.metadata().Integers(fmt::format("deci.{}", key)); };
+  EXPECT_EQ(sizes("attention.head_count"), (std::vector<int64_t>{config.heads, 0, config.heads}));
+  EXPECT_EQ(sizes("attention.head_count_kv"), (std::vector<int64_t>{config.kv_heads, 0, config.kv_heads}));
+  EXPECT_EQ(sizes("feed_forward_length"),
+            (std::vector<int64_t>{config.intermediate, config.intermediate, kNoMlpUnits}));
+  EXPECT_FALSE(file.tensors().contains("blk.1.attn_norm.weight"));
+  EXPECT_EQ(file.tensors().at("blk.2.ffn_down.weight").shape, (std::vector<int64_t>{config.hidden, kNoMlpUnits}));
+}
+
+TEST_F(GgufLayersExport, PlansWithoutAPlaceAreRefused) {
+  const auto refusal = [&](const Model& model, const DepthPlan& plan, const std::string& word) {
+    const std::string what = WriteRefusal("gguf", model, plan);
+    EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
+    EXPECT_FALSE(fs::exists(out_));
+  };
+  for (const char* name : {"qwen3", "phi3_tied", "granite", "olmo2"}) {
+    const Model model = Golden(name);
+    DepthPlan half = Pruned(model, {});
+    half.stages[1] = BlockStage{1, Halves::kMlp};
+    refusal(model, half, "holds families llama, qwen2, mistral and not");
+    refusal(model, half, "--prune without unit=half");
+    EXPECT_THROW(CheckFormat(FindExportFormat("gguf"), model.weights->config, {}, /*halves=*/true), UsageError);
+    CheckFormat(FindExportFormat("gguf"), model.weights->config, {});
+  }
+  const Model llama = Golden("llama2"), window = Golden("mistral_window");
+  DepthPlan of_window = Pruned(window, {});
+  of_window.stages[1] = BlockStage{1, Halves::kMlp};
+  refusal(window, of_window, "attend to a window");
+  DepthPlan without = Pruned(llama, {});
+  for (Stage& stage : without.stages) stage = BlockStage{stage.block().layer, Halves::kMlp};
+  refusal(llama, without, "no block runs its attention");
+}
+
+// A file of other sizes is refused by the key or the tensor.
+TEST_F(GgufLayersExport, OtherLayersAreRefused) {
+  const Model model = Golden("llama2");
+  DepthPlan plan = Pruned(model, {});
+  plan.stages[0] = BlockStage{0, Halves::kMlp};
+  plan.stages[2] = BlockStage{2, Halves::kAttention};
+  Write("gguf", model, plan);
+  const std::string whole = ReadFile(File());
+  const fs::path changed = directory_.path() / "changed.gguf";
+  // With another number for a layer in a list of int32, which stands behind its types and its length.
+  const auto refused = [&](const std::string& key, int64_t layer, int32_t value, const std::string& word) {
+    std::string bytes = whole;
+    std::memcpy(bytes.data() + bytes.find(key) + key.size() + 4 + 4 + 8 + 4 * layer, &value, sizeof(value));
+    WriteText(changed, bytes);
+    const std::string what = Refusal([&] { OpenModel(changed.string()); });
+    EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
+  };
+  const int32_t heads = static_cast<int32_t>(model.weights->config.heads);
+  refused("deci.feed_forward_length", 1, 0, "feed_forward_length of layer 1 is 0");
+  refused("deci.feed_forward_length", 1, 31, "blk.1.ffn_down.weight has shape");
+  refused("deci.feed_forward_length", 0, -1, "has -1");
+  refused("deci.attention.head_count", 1, heads + 1, "several sizes");
+  refused("deci.attention.head_count", 2, 0, "is not one this configuration has");
+  refused("deci.attention.head_count_kv", 2, 0, "is not one this configuration has");
+  // A number in a matrix or in an MLP that were zero.
+  const auto changed_tensor = [&](const char* name) {
+    const GgufFile file(File());
+    const auto* const data = reinterpret_cast<const char*>(file.tensors().at(name).data);
+    const auto* const embedding = reinterpret_cast<const char*>(file.tensors().at(kGgufEmbedding).data);
+    std::string bytes = whole;
+    bytes[bytes.find(std::string(embedding, 64)) + static_cast<size_t>(data - embedding) + 2] = 64;
+    WriteText(changed, bytes);
+    return Refusal([&] { OpenModel(changed.string()); });
+  };
+  EXPECT_NE(changed_tensor("blk.0.attn_output.weight").find("is a matrix in the place of an attention"),
+            std::string::npos);
+  EXPECT_NE(changed_tensor("blk.2.ffn_down.weight").find("the MLP of layer 2 has 32 units"), std::string::npos);
+  std::string bytes = whole;
+  bytes[bytes.find("shiftrt.removed") + 15] = 6;  // float32 in place of a list
+  WriteText(changed, bytes);
+  EXPECT_THROW(OpenModel(changed.string()), Error);
+}
+
+TEST_F(GgufLayersExport, Q8KeepsZeros) {
+  settings_.q8_0 = true;
+  const Model model = Golden("qwen2_tied");
+  DepthPlan plan = Pruned(model, {1});
+  plan.stages[1] = BlockStage{2, Halves::kAttention};
+  Write("gguf", model, plan);
+  EXPECT_EQ(OpenModel(File().string()).plan.half_blocks(), 1);
+  EXPECT_STREQ(GgufFile(File()).tensors().at("blk.1.ffn_down.weight").type->name, "Q8_0");
+}
+
+}  // namespace
+}  // namespace shiftrt
