@@ -13,3 +13,8 @@ add_dependencies(test_tools shiftrt_failing_calls)
 # Tests of parts of the command line that link these parts alone.
 shiftrt_test(table SOURCES tools/table_test.cc ${PROJECT_SOURCE_DIR}/tools/table.cc DEPENDS shiftrt_runtime)
 shiftrt_test(progress SOURCES tools/progress_bar_test.cc ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc DEPENDS shiftrt_runtime)
+# How far variants are from the original: the commands, and the items of the probes.
+shiftrt_test(compare SOURCES tools/compare_cli_test.cc tools/probes_test.cc ${PROJECT_SOURCE_DIR}/tools/probe_items.cc
+             DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
+target_compile_definitions(test_compare PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
+add_dependencies(test_compare shiftrt)

@@ -2,12 +2,18 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "shiftrt/evaluate.h"
+#include "shiftrt/fidelity.h"
+#include "tools/fidelity_output.h"
 #include "tools/options.h"
+#include "tools/originals.h"
 #include "tools/pulling.h"
+#include "tools/table.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -16,7 +22,7 @@ namespace {
 
 struct PplOptions {
   CommonOptions common;
-  std::string text;
+  std::string text, against;
   std::string protocol = "gptq";
   int64_t text_tokens = 0;
 };
@@ -56,16 +62,53 @@ Json ByDocument(const PplOptions& options, const LanguageModel& model, const Res
   return json;
 }
 
+// The perplexities of the model and of its original, and how far the model is from it, in one pass.
+Json Against(const PplOptions& options, const LanguageModel& model, const Resources& resources, Progress& progress) {
+  const std::vector<ModelVariant> models = WithOriginal(options.common, options.against, model);
+  HeldOutText text = ReadHeldOutText(models.front().model, options.text);
+  Limit(options.text_tokens, models.front().model, options.protocol, text);
+  const HeldOutText other = ReadHeldOutText(model, options.text);
+  if (text.all != other.all || !std::equal(text.tokens.begin(), text.tokens.end(), other.tokens.begin()))
+    FailUsage(
+        "{}: the tokenizers of {} and {} read this text differently, so that their predictions cannot be compared "
+        "token "
+        "by token; --against takes the model that {} was made from",
+        options.text, options.against, options.common.model, options.common.model);
+  const auto start = std::chrono::steady_clock::now();
+  const FidelityTable table{text.Description(),
+                            {models.back().name},
+                            {models.back().label},
+                            MeasureFidelity(models, text, options.protocol, resources, &progress)};
+  const Fidelity& found = table.rows.front();
+  fmt::print("{}: perplexity {:.4f}, {:.4f} of {}, log ratio {:+.6f}{}\n", options.protocol, found.perplexity,
+             found.perplexity_original, options.against, found.log_perplexity_ratio,
+             PlusMinus(found.log_perplexity_ratio_error, 6));
+  fmt::print("{}", table.Text());
+  Json json = FidelityJson(found);
+  json.update({{"model", model.Name()},
+               {"against", options.against},
+               {"text", text.source},
+               {"tokens_of_text", text.all},
+               {"protocol", options.protocol},
+               {"seconds", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()}});
+  return json;
+}
+
 int Run(const PplOptions& options) {
   if (options.protocol == "harness" && options.text_tokens > 0)
     throw UsageError("--text-tokens goes with the protocols gptq and seq128; harness reads whole documents");
+  const bool harness = options.protocol == "harness";
+  if (harness && !options.against.empty())
+    throw UsageError("--against goes with the protocols gptq and seq128; harness has no figures token by token");
+  if (options.common.split != 1 && !options.against.empty())
+    throw UsageError("--against does not work with --split, where no process has the whole models");
   const Resources resources = options.common.MakeResources();
   const LanguageModel model = options.common.OpenLanguageModel();
   options.common.processes->FirstBeforeOthers(
       [&] { return PullMissingText(options.text, options.common.offline, options.common.quiet); });
   const auto progress = options.common.MakeProgress();
-  options.common.WriteJson(options.protocol == "harness" ? ByDocument(options, model, resources, *progress)
-                                                         : ByWindow(options, model, resources, *progress));
+  const auto measure = harness ? ByDocument : options.against.empty() ? ByWindow : Against;
+  options.common.WriteJson(measure(options, model, resources, *progress));
   return 0;
 }
 
@@ -88,10 +131,15 @@ Command AddPpl(CLI::App& app, const std::shared_ptr<Processes>& processes) {
          "documents, per word and per byte")
       ->check(CLI::IsMember({"gptq", "seq128", "harness"}))
       ->capture_default_str();
+  app.add_option("--against", options->against,
+                 "the original that the model was made from: also how far the model is from it, as llama.cpp's\n"
+                 "--kl-divergence says it: KL(original || model) per token, and how often the likeliest token agrees")
+      ->type_name("ORIGINAL");
   AddTextTokens(app, options->text_tokens);
   app.footer(
       "Example:\n  shiftrt ppl --model demo --text models/demo/heldout.txt --protocol seq128\n"
       "  shiftrt ppl --model base --lora adapter --text heldout.txt\n"
+      "  shiftrt ppl --model out --against qwen2-1.5b --text wiki.test.raw --text-tokens 16384\n"
       "  mpirun -n 4 shiftrt ppl --model Llama-2-70b-hf --text wiki.test.raw --split 4    (docs/scale.md)");
   return [options] { return Run(*options); };
 }

@@ -15,6 +15,7 @@
 #include "tools/dry_run.h"
 #include "tools/evaluation.h"
 #include "tools/export_options.h"
+#include "tools/fidelity_output.h"
 #include "tools/finetune_output.h"
 #include "tools/kept_fit.h"
 #include "tools/options.h"
@@ -300,6 +301,10 @@ int Run(const RunOptions& options) {
   made.repair->seconds.evaluate = phases.Done("evaluate");
   PrintComparison(settings, heldout, window, made.variants);
   std::fflush(stdout);
+  const FidelityTable fidelity = FidelityOf(variants, heldout, settings.protocol, resources, *progress);
+  fmt::print("{}", fidelity.Text());
+  std::fflush(stdout);
+  phases.Done("fidelity");
   made.state = "evaluated";
   if (saves && variants.back().model.RecordIn(options.save, made)) {
     fmt::print("saved: {}\n", options.save);
@@ -308,6 +313,7 @@ int Run(const RunOptions& options) {
                options.save);
   }
   Json json = ResultsJson(made);
+  if (!fidelity.empty()) json["fidelity"] = fidelity.ToJson();
   if (!recovery.is_null()) json["recovery"] = recovery;
   if (!suites.empty()) {
     fmt::print("\n");
@@ -321,7 +327,7 @@ int Run(const RunOptions& options) {
   }
   if (!options.report.empty()) {
     const Page page =
-        RunPage({job, repair, heldout, settings, made.variants, options.common.seed, resources, *progress},
+        RunPage({job, repair, heldout, settings, made.variants, fidelity, options.common.seed, resources, *progress},
                 std::move(sections));
     if (first) WriteReport(page, options.report);
     phases.Done("report");

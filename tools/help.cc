@@ -38,9 +38,12 @@ struct GroupRow {
 // The first row that has an option decides.
 constexpr GroupRow kGroups[] = {
     {"Many prompts", "--prompts --batch --limit --prompt-tokens --out", "generate"},
+    {"Generated text", "--prompts --limit --batch", "compare"},
+    {"Model", "--with", "compare"},
+    {"Probes", "--probes --probe-items --probe-tokens --seed", "compare"},
     {"Training", "--preset", "finetune"},
     {"Machine", "--memory", "finetune"},
-    {"Model", "--model --offline --lora --dtype --check-weights"},
+    {"Model", "--model --against --offline --lora --dtype --check-weights"},
     {"Layers and their repair",
      "--recipe --prune --yes --correction --lra --calibration-mode --token-weight --heal --span --gate --no-gate "
      "--lambda "

@@ -27,6 +27,7 @@
 #include "runtime/printable.h"
 #include "runtime/temporary_name.h"
 #include "runtime/utf8.h"
+#include "tools/cmd_compare.h"
 #include "tools/color.h"
 #include "tools/completion.h"
 #include "tools/fields.h"
@@ -56,6 +57,7 @@ const CommandRow kCommands[] = {
     {"inspect", "sizes, layer scores by several criteria, adapters of a saved model", shiftrt::AddInspect},
     {"ppl", "perplexity of a text", shiftrt::AddPpl},
     {"eval", "zero-shot suites, with every variant on the same items", shiftrt::AddEval},
+    {"compare", "replies of a model and its variants beside each other, and how far they part", shiftrt::AddCompare},
     {"export", "write a pruned or corrected model for other programs", shiftrt::AddExport},
     {"pull", "download a model or a data set of the Hugging Face hub", shiftrt::AddPull},
     {"tokenize", "token ids and pieces of a text, or the text of token ids", shiftrt::AddTokenize},

@@ -231,6 +231,7 @@ Page RunPage(const RunReport& report, std::vector<Section> more) {
                              report.comparison.protocol, report.heldout.Description());
   page.sections.push_back(Verdict(report));
   page.sections.push_back({"Comparison", "", {ComparisonTable(report.measured)}});
+  if (!report.fidelity.empty()) page.sections.push_back(report.fidelity.ToSection());
   Section continued{"Text", fmt::format("“{}” …", report.comparison.prompt), {}};
   PageTable texts{{"model", "continuation"}, {}};
   for (const MeasuredVariant& v : report.measured) texts.rows.push_back({v.label, v.continuation});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shiftrt/repair.h"
+#include "tools/fidelity_output.h"
 #include "tools/report/page.h"
 
 namespace shiftrt {
@@ -18,6 +19,7 @@ struct RunReport {
   const HeldOutText& heldout;
   const ComparisonSettings& comparison;
   const std::vector<MeasuredVariant>& measured;
+  const FidelityTable& fidelity;
   uint64_t seed;
   const Resources& resources;
   Progress& progress;

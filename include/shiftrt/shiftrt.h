@@ -9,6 +9,7 @@
 #include "shiftrt/error.h"
 #include "shiftrt/evaluate.h"
 #include "shiftrt/export.h"
+#include "shiftrt/fidelity.h"
 #include "shiftrt/finetune.h"
 #include "shiftrt/inspect.h"
 #include "shiftrt/model.h"
