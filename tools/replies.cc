@@ -10,6 +10,7 @@
 #include "runtime/median.h"
 #include "shiftrt/runner.h"
 #include "tools/table.h"
+#include "tools/texts.h"
 
 namespace shiftrt {
 
@@ -87,7 +88,7 @@ PageTable ReplyComparison::Summary() const {
 std::string ReplyComparison::Text() const {
   std::string text;
   for (const ComparedReplies& one : prompts) {
-    text += fmt::format("\"{}\"\n", one.prompt);
+    text += fmt::format("\"{}\"\n", ForTerminal(one.prompt));
     for (size_t m = 0; m < labels.size(); ++m) {
       const ComparedReply& reply = one.replies[m];
       const std::string how = reply.fidelity ? fmt::format(" ({}; same top p {:.1f}%, mean KLD {:.4f})", PartsAt(reply),
