@@ -126,6 +126,7 @@ std::vector<SequenceFidelities> OfPart(const Context& context, Models& models,
   const int64_t at_once = std::max<int64_t>(1, kLogitsBytes / (models.vocab() * static_cast<int64_t>(sizeof(float))));
   for (size_t s = 0; s < sequences.size(); ++s) {
     std::vector<std::vector<TokenFidelity>*> into;
+    into.reserve(found.size());
     for (SequenceFidelities& variant : found) into.push_back(&variant[s]);
     const std::span<const int32_t> tokens = sequences[s].tokens;
     const auto length = static_cast<int64_t>(tokens.size());

@@ -44,6 +44,7 @@ const T& AnyOf(const T (&values)[N], Random& random) {
 
 Case CopyCase(int64_t length, Random& random) {
   std::vector<std::string> words;
+  words.reserve(static_cast<size_t>(length));
   for (int64_t i = 0; i < length; ++i) words.emplace_back(AnyOf(kWords, random));
   const std::string text = fmt::format("{}", fmt::join(words, " "));
   return {text, text};
@@ -146,6 +147,7 @@ bool HasRoom(const ProbeItem& item, int64_t positions, const std::function<int64
 
 std::vector<std::string> ProbeNames() {
   std::vector<std::string> names;
+  names.reserve(ShortProbes().size() + 1);
   for (const ShortProbe& probe : ShortProbes()) names.emplace_back(probe.name);
   names.emplace_back("fact");
   return names;

@@ -144,6 +144,7 @@ ReplyComparison CompareReplies(std::span<const ModelVariant> models, std::span<c
                                const std::vector<std::vector<int32_t>>& ids, const ReplySettings& settings,
                                const Resources& resources, Progress& progress) {
   ReplyComparison comparison;
+  comparison.prompts.reserve(prompts.size());
   for (const std::string& prompt : prompts) comparison.prompts.push_back({.prompt = prompt});
   for (const ModelVariant& model : models) {
     comparison.names.push_back(model.name);
