@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "runtime/processes.h"
 #include "tools/table.h"
 
 namespace shiftrt {

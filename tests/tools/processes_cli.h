@@ -107,11 +107,12 @@ class ProcessesCli : public Cli, public ::testing::WithParamInterface<Launcher> 
     return json;
   }
 
-  // The record without times and without the gain of the repair, which a model that is split among processes does not
-  // have.
+  // The record without times, without the gain of the repair and without the fidelity, which a model that is split
+  // among processes does not have.
   static Json WithoutGain(const Json& record) {
     Json json = Timeless(record);
     json.erase("gain");
+    json.erase("fidelity");
     if (json.contains("provenance")) json["provenance"].erase("gain");
     return json;
   }
