@@ -10,8 +10,8 @@ namespace shiftrt {
 std::vector<ExportFormatName> ExportFormatNames() {
   std::vector<ExportFormatName> names;
   for (const ExportFormat& format : ExportFormats())
-    names.push_back({format.name, format.summary, format.adapters, format.own_tensors, format.half_blocks,
-                     format.holds != nullptr ? format.holds : ""});
+    names.push_back({format.name, format.summary, format.adapters, format.normed_adapters, format.own_tensors,
+                     format.half_blocks, format.holds != nullptr ? format.holds : ""});
   return names;
 }
 
@@ -25,6 +25,7 @@ std::vector<ExportChoice> ExportChoices(const LanguageModel& model) {
     choice.why_not = WhyNot(format, inner, inner.plan);
     if (!choice.why_not.empty()) continue;
     choice.keeps = Kept(format, inner, inner.plan);
+    if (format.loses != nullptr) choice.loses = format.loses(inner.plan);
   }
   return choices;
 }
@@ -34,8 +35,8 @@ void CheckExport(const std::string& format, const std::filesystem::path& output)
   CheckNewDirectory(output);
 }
 
-void CheckExport(const LanguageModel& model, const ExportSettings& settings, bool halves) {
-  CheckFormat(FindExportFormat(settings.format), model.impl().model.weights->config, settings, halves);
+void CheckExport(const LanguageModel& model, const ExportSettings& settings, bool parts) {
+  CheckFormat(FindExportFormat(settings.format), model.impl().model.weights->config, settings, parts);
 }
 
 std::vector<std::string> Export(const LanguageModel& model, const std::filesystem::path& output,

@@ -101,7 +101,8 @@ Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const Ca
 
 RepairEffects EffectsOf(const Recipe& recipe) {
   const Correction& correction = CorrectionOf(recipe);
-  return {correction.adapters(), correction.changes_blocks() || recipe.heal != Heal::kOff};
+  return {correction.adapters(), correction.changes_blocks() || recipe.heal != Heal::kOff,
+          correction.normed_adapters()};
 }
 
 std::string CorrectionName(const LanguageModel& model, const Recipe& recipe) {

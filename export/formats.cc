@@ -30,6 +30,25 @@ template <typename WhyNotOf>
             format.holds != nullptr ? fmt::format(". {} holds what the {} makes", format.name, format.holds) : "");
 }
 
+// Why the adapters of the plan have no place in the format; "" if they have.
+std::string WhyNotAdapters(const ExportFormat& format, const DepthPlan& plan) {
+  const std::vector<const AdapterStage*> adapters = plan.Adapters();
+  const auto has_place = [&](const AdapterStage* adapter) {
+    if (adapter->lra->low_rank() && adapter->lra->rank() == 0) return format.adapters || format.normed_adapters;
+    return adapter->lra->normed() ? format.normed_adapters : format.adapters;
+  };
+  const auto first = std::find_if_not(adapters.begin(), adapters.end(), has_place);
+  if (first == adapters.end()) return "";
+  if (!format.adapters && !format.normed_adapters)
+    return fmt::format("it has {} adapter{}, the first for layer {}, which {} has no place for", adapters.size(),
+                       adapters.size() == 1 ? "" : "s", Name((*first)->parts.front()), format.name);
+  return fmt::format(
+      "its adapter for layer {} reads {}, and {} has a place only for those that read {}",
+      Name((*first)->parts.front()),
+      (*first)->lra->normed() ? "the normed stream (correction norm-lra)" : "the stream itself", format.name,
+      (*first)->lra->normed() ? "the stream itself" : "the normed stream, which the correction norm-lra makes");
+}
+
 }  // namespace
 
 const std::vector<ExportFormat>& ExportFormats() {
@@ -41,17 +60,17 @@ const ExportFormat& FindExportFormat(std::string_view name) {
   return RowNamed(ExportFormats(), name, "format", "unknown format \"{}\"");
 }
 
-std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config, bool halves) {
+std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config, bool parts) {
   std::string why = format.why_no_model != nullptr ? format.why_no_model(config) : "";
-  if (why.empty() && halves && format.why_no_halves != nullptr) why = format.why_no_halves(config);
+  if (why.empty() && parts && format.why_no_parts != nullptr) why = format.why_no_parts(config);
   return why;
 }
 
-void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings, bool halves) {
+void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings, bool parts) {
   const std::string reason =
-      settings.q8_0 && !format.q8_0 ? "it does not store Q8_0" : WhyNoModel(format, config, halves);
+      settings.q8_0 && !format.q8_0 ? "it does not store Q8_0" : WhyNoModel(format, config, parts);
   if (reason.empty()) return;
-  Refuse(format, reason, settings, [&](const ExportFormat& other) { return WhyNoModel(other, config, halves); });
+  Refuse(format, reason, settings, [&](const ExportFormat& other) { return WhyNoModel(other, config, parts); });
 }
 
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
@@ -61,10 +80,7 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
     if (block->halves != Halves::kBoth && !format.half_blocks)
       return fmt::format("of block {} only the {} runs, which {} has no place for", block->layer, Name(block->halves),
                          format.name);
-  if (!format.adapters && !plan.Adapters().empty())
-    return fmt::format("it has {} adapter{}, the first for layer {}, which {} has no place for", plan.Adapters().size(),
-                       plan.Adapters().size() == 1 ? "" : "s", Name(plan.Adapters().front()->parts.front()),
-                       format.name);
+  if (std::string why = WhyNotAdapters(format, plan); !why.empty()) return why;
   for (const BlockStage* block : plan.Blocks())
     if (block->own && !format.own_tensors)
       return fmt::format("block {} has tensors of its own, which {} has no place for", block->layer, format.name);

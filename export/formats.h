@@ -28,8 +28,10 @@ struct ExportJob {
 
 struct ExportFormat {
   const char* name;
-  const char* summary;          // a few words for lists of formats
-  bool adapters = false;        // holds plans with adapters
+  const char* summary;    // a few words for lists of formats
+  bool adapters = false;  // holds plans with adapters
+  // Holds plans with adapters that read the normed stream, or are a bias alone.
+  bool normed_adapters = false;
   bool own_tensors = false;     // holds plans with blocks that have tensors of their own
   bool half_blocks = false;     // holds plans with half blocks
   bool q8_0 = false;            // holds ExportSettings::q8_0
@@ -38,8 +40,8 @@ struct ExportFormat {
   // The reason why the format can hold no plan of such a model, as the end of a sentence; "" if it holds some. Null: it
   // holds plans of every model.
   std::string (*why_no_model)(const ModelConfig& config) = nullptr;
-  // The same of plans with half blocks, for a format that holds some. Null: it holds those of every model.
-  std::string (*why_no_halves)(const ModelConfig& config) = nullptr;
+  // The same of a model of which half blocks run, or which has adapters. Null: it holds all that the flags say.
+  std::string (*why_no_parts)(const ModelConfig& config) = nullptr;
   // The reason why the format cannot hold this plan of the model, as the end of a sentence; "" if it can. Called only
   // for plans that need nothing which the flags above exclude, of models that why_no_model lets pass.
   std::string (*why_not)(const Model& model, const DepthPlan& plan);
@@ -48,6 +50,8 @@ struct ExportFormat {
   std::vector<std::string> (*write)(const ExportJob& job, const std::filesystem::path& directory);
   // Reads the files back, and throws Error if they are not the plan.
   void (*verify)(const ExportJob& job, const std::filesystem::path& directory);
+  // Says in a few words what is not the same in the export; "" for nothing. Null: nothing.
+  std::string (*loses)(const DepthPlan& plan) = nullptr;
 };
 
 // The table: one row per format.
@@ -56,16 +60,16 @@ const std::vector<ExportFormat>& ExportFormats();
 const ExportFormat& FindExportFormat(std::string_view name);
 
 // The reason why `format` can hold no plan of such a model, or not this plan; "" if it can.
-std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config, bool halves = false);
+std::string WhyNoModel(const ExportFormat& format, const ModelConfig& config, bool parts = false);
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan);
 
 // The parts of the plan that an export in this format has, for people.
 std::string Kept(const ExportFormat& format, const Model& model, const DepthPlan& plan);
 
 // Throws UsageError, naming the reason and other formats, where Export() would for every plan of such a model; with
-// `halves`, for every plan that has half blocks.
+// `parts`, for every plan that has half blocks or adapters.
 void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings,
-                 bool halves = false);
+                 bool parts = false);
 
 // Writes the plan into `output`, a new or empty directory: under a temporary name beside it, where it is read back and
 // compared with the plan, then renamed. If anything fails, nothing is left and `output` is as before. Returns the notes

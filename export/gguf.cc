@@ -33,22 +33,22 @@ std::string WhyNoModelInGguf(const ModelConfig& config) {
   return fmt::format("models of family {} are not written to GGUF", config.family);
 }
 
-// Returns why half blocks of such a model have no place.
-std::string WhyNoHalvesInGguf(const ModelConfig& config) {
+// Returns why half blocks and adapters of such a model have no place.
+std::string WhyNoPartsInGguf(const ModelConfig& config) {
   const GgufArchitecture& by_layer = *FindGgufArchitecture(kGgufByLayer);
   if (HoldsFamily(by_layer, config)) return WhyNoGguf(config, by_layer);
   std::vector<std::string_view> held;
   for (const char* architecture : by_layer.families) held.emplace_back(FindFamily(architecture)->name);
   return fmt::format(
-      "half blocks need llama.cpp's architecture {}, which holds families {} and not {}; --prune without unit=half "
-      "leaves whole blocks",
+      "half blocks and adapters need llama.cpp's architecture {}, which holds families {} and not {}; --recipe stock "
+      "makes a model with neither",
       by_layer.name, fmt::join(held, ", "), config.family);
 }
 
 std::string WhyNotGguf(const Model& model, const DepthPlan& plan) {
   const ModelConfig config = KeptWeights(*model.weights, plan).config;
   if (NeedsLayers(plan)) {
-    if (std::string why = WhyNoHalvesInGguf(config); !why.empty()) return why;
+    if (std::string why = WhyNoPartsInGguf(config); !why.empty()) return why;
     if (plan.attention_blocks() == 0) return "no block runs its attention, which llama.cpp's architecture deci needs";
   } else if (std::string why = WhyNoGguf(config, *GgufArchitectureOf(config)); !why.empty()) {
     return why;
@@ -106,16 +106,29 @@ void WriteTensor(const ExportJob& job, const GgufItem& item, AtomicFile& file) {
   file.Write(GgufWriter::Padding(item.bytes()));
 }
 
-// Writes what a reader cannot see in the layers.
-void AddPlan(const ExportJob& job, const Original& original, GgufWriter& writer) {
+// Writes what a reader cannot see in the layers, and notes how the plan is written.
+void AddPlan(const ExportJob& job, const Original& original, GgufWriter& writer, std::vector<std::string>& notes) {
+  std::vector<std::string> replaced;
+  bool low_rank = false;
+  for (const AdapterStage* adapter : job.plan.Adapters()) {
+    replaced.push_back(Names(adapter->parts, " "));
+    low_rank = low_rank || (adapter->lra->low_rank() && adapter->lra->rank() > 0);
+  }
+  if (!replaced.empty()) writer.AddTexts(kGgufAdapters, replaced);
   writer.AddIntegers(kGgufRemoved, {original.removed.begin(), original.removed.end()});
   writer.AddText(kGgufProvenance, ProvenanceJson(Essentials(job.provenance)).dump());
+  notes.emplace_back(
+      "The architecture is llama.cpp's deci, whose layers may lack their attention or their MLP; a program that reads "
+      "GGUF by itself may not know it.");
+  if (low_rank)
+    notes.emplace_back("The factors of each adapter are multiplied out, because a layer of deci has one matrix.");
 }
 
 std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::path& directory) {
   const Weights kept = KeptWeights(*job.model.weights, job.plan);
   const RopeFactors factors = GgufRopeFactors(kept.config);
-  const GgufFileLayers layers(kept.config, job.plan);
+  const DepthPlan plan = WithDenseAdapters(job.context, job.plan);
+  const GgufFileLayers layers(kept.config, plan);
   const std::vector<GgufItem> items = GgufItems(kept, layers, job.settings.q8_0, factors);
   const Original original = OriginalOf(job);
 
@@ -129,12 +142,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   if (std::string note = NoteOfQuantisation(*job.model.weights); !note.empty()) notes.push_back(std::move(note));
   writer.AddInteger("general.file_type", FileType(GgufTypeOf(kept.blocks.front().up, job.settings.q8_0)));
   writer.AddInteger("general.quantization_version", 2);
-  if (NeedsLayers(job.plan)) {
-    AddPlan(job, original, writer);
-    notes.emplace_back(
-        "The architecture is llama.cpp's deci, whose layers may lack their attention or their MLP; a program that "
-        "reads GGUF by itself may not know it.");
-  }
+  if (NeedsLayers(job.plan)) AddPlan(job, original, writer, notes);
   if (job.model.tokenizer) {
     for (std::string& note : AddGgufTokenizer(job.model, writer)) notes.push_back(std::move(note));
   } else {
@@ -172,10 +180,20 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   return notes;
 }
 
+std::string LosesInGguf(const DepthPlan& plan) {
+  const std::vector<const AdapterStage*> adapters = plan.Adapters();
+  const bool low_rank = std::any_of(adapters.begin(), adapters.end(), [](const AdapterStage* adapter) {
+    return adapter->lra->low_rank() && adapter->lra->rank() > 0;
+  });
+  return low_rank ? "the factors of the adapters, which are multiplied out" : "";
+}
+
 void VerifyGguf(const ExportJob& job, const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / kFile;
   if (job.model.tokenizer) VerifyGgufTokenizer(job.model, file);
-  CheckSameLogits(job, OpenModel(file.string()), file, job.settings.q8_0 ? kQ8Tolerance : 0);
+  const DepthPlan plan = WithDenseAdapters(job.context, job.plan);
+  const ExportJob dense = {job.context, job.model, plan, job.provenance, job.settings, job.progress};
+  CheckSameLogits(dense, OpenModel(file.string()), file, job.settings.q8_0 ? kQ8Tolerance : 0);
 }
 
 }  // namespace
@@ -184,17 +202,20 @@ const ExportFormat& GgufFormat() {
   static const ExportFormat format = {
       .name = "gguf",
       .summary =
-          "file for llama.cpp: F32, F16, BF16 or Q8_0 (--dtype); no adapters; half blocks of Llama, Mistral and Qwen 2",
+          "file for llama.cpp: F32, F16, BF16 or Q8_0 (--dtype); half blocks and adapters on the normed stream "
+          "(--recipe portable) for Llama, Mistral and Qwen 2",
+      .normed_adapters = true,
       .own_tensors = true,
       .half_blocks = true,
       .q8_0 = true,
       .opened_by = "llama.cpp and the programs built on it, and llama-quantize",
       .holds = "recipe stock",
       .why_no_model = WhyNoModelInGguf,
-      .why_no_halves = WhyNoHalvesInGguf,
+      .why_no_parts = WhyNoPartsInGguf,
       .why_not = WhyNotGguf,
       .write = WriteGguf,
       .verify = VerifyGguf,
+      .loses = LosesInGguf,
   };
   return format;
 }

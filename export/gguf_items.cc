@@ -3,12 +3,15 @@
 
 #include <algorithm>
 
+#include "kernels/matmul.h"
 #include "models/block_tensors.h"
 #include "runtime/gguf_writer.h"
 
 namespace shiftrt {
 
 namespace {
+
+bool IsBias(const Lra& lra) { return lra.low_rank() && lra.rank() == 0; }
 
 // Makes the tensors of the layers one by one.
 class ItemMaker {
@@ -26,9 +29,10 @@ class ItemMaker {
 
   void AddLayer(int64_t number, const GgufFileLayers::Layer& layer) {
     prefix_ = fmt::format("blk.{}.", number);
-    AddBlock(weights_.blocks[layer.block], layer.halves);
-    if (layer.placeholder) AddZeroMatrix();
-    if (!RunsMlp(layer.halves)) AddNoMlp();
+    if (layer.block >= 0) AddBlock(weights_.blocks[layer.block], layer.halves);
+    const bool linear = layer.placeholder || (layer.lra != nullptr && !IsBias(*layer.lra));
+    if (linear) AddMatrix(layer.lra);
+    if (layer.block < 0 || !RunsMlp(layer.halves)) AddNoMlp(layer.lra);
   }
 
   std::vector<GgufItem> Take() { return std::move(items_); }
@@ -59,17 +63,25 @@ class ItemMaker {
     AddComputed(name, std::move(ones), true);
   }
 
-  void AddZeroMatrix() {
-    AddOnes("attn_norm.weight");
-    AddComputed("attn_output.weight", Matrix<float>::Zeros(config_.hidden, config_.hidden), false);
+  // W of h += W norm(h), (output, input), and the weight of the norm; zeros for a bias or none.
+  void AddMatrix(const Lra* lra) {
+    const int64_t d = config_.hidden;
+    const bool bias = lra == nullptr || IsBias(*lra);
+    Matrix<float> weight = bias ? Matrix<float>::Zeros(d, d) : Matrix<float>(d, d);
+    for (int64_t i = 0; !bias && i < d; ++i)
+      for (int64_t j = 0; j < d; ++j) weight(j, i) = lra->a(i, j);
+    bias ? AddOnes("attn_norm.weight") : AddComputed("attn_norm.weight", lra->norm.Clone(), true);
+    AddComputed("attn_output.weight", std::move(weight), false);
   }
 
-  void AddNoMlp() {
+  // An MLP that adds nothing, or the bias of an adapter.
+  void AddNoMlp(const Lra* lra) {
     const int64_t d = config_.hidden;
     AddOnes("ffn_norm.weight");
     AddComputed("ffn_gate.weight", Matrix<float>::Zeros(kNoMlpUnits, d), false);
     AddComputed("ffn_up.weight", Matrix<float>::Zeros(kNoMlpUnits, d), false);
     AddComputed("ffn_down.weight", Matrix<float>::Zeros(d, kNoMlpUnits), false);
+    if (lra != nullptr) AddComputed("ffn_down.bias", lra->b.Clone(), true);
   }
 
   const Weights& weights_;
@@ -83,22 +95,50 @@ class ItemMaker {
 
 }  // namespace
 
-bool NeedsLayers(const DepthPlan& plan) { return plan.half_blocks() > 0; }
+bool NeedsLayers(const DepthPlan& plan) { return plan.half_blocks() > 0 || !plan.Adapters().empty(); }
 
 bool HoldsFamily(const GgufArchitecture& architecture, const ModelConfig& config) {
   return std::any_of(architecture.families.begin(), architecture.families.end(),
                      [&](const char* family) { return config.family == FindFamily(family)->name; });
 }
 
+DepthPlan WithDenseAdapters(const Context& context, const DepthPlan& plan) {
+  DepthPlan dense = plan;
+  for (Stage& stage : dense.stages) {
+    stage = stage.Visit([](const BlockStage& block) -> Stage { return block; },
+                        [&](const AdapterStage& adapter) -> Stage {
+                          const Lra& lra = *adapter.lra;
+                          if (!lra.low_rank() || IsBias(lra)) return adapter;
+                          Lra full;
+                          full.a = Matrix<float>(lra.hidden(), lra.hidden());
+                          MatMulRight(context, lra.p.view(), lra.q.view(), false, full.a.view());
+                          full.b = lra.b.Clone();
+                          full.norm = lra.norm.Clone();
+                          return AdapterStage{adapter.parts, std::make_shared<const Lra>(std::move(full))};
+                        });
+  }
+  return dense;
+}
+
 GgufFileLayers::GgufFileLayers(const ModelConfig& config, const DepthPlan& plan)
     : architecture_(NeedsLayers(plan) ? *FindGgufArchitecture(kGgufByLayer) : *GgufArchitectureOf(config)) {
-  for (const BlockStage* block : plan.Blocks()) {
-    Layer& layer = layers_.emplace_back(Layer{layers_.size(), block->halves});
-    if (!NeedsLayers(plan)) continue;
-    const bool attention = RunsAttention(block->halves);
-    layer.placeholder = layers_.size() == 1 && !attention;
-    sizes_.Add(attention || layer.placeholder ? config.heads : 0, attention ? config.kv_heads : 0,
-               RunsMlp(block->halves) ? config.intermediate : kNoMlpUnits);
+  const bool alike = !NeedsLayers(plan);
+  int64_t block = 0;
+  for (const Stage& stage : plan.stages) {
+    Layer& layer = layers_.emplace_back();
+    stage.Visit(
+        [&](const BlockStage& kept) {
+          layer.block = block++;
+          layer.halves = kept.halves;
+        },
+        [&](const AdapterStage& adapter) { layer.lra = adapter.lra.get(); });
+    if (alike) continue;
+    const bool attention = layer.block >= 0 && RunsAttention(layer.halves),
+               mlp = layer.block >= 0 && RunsMlp(layer.halves), matrix = layer.lra != nullptr && !IsBias(*layer.lra);
+    layer.placeholder = layers_.size() == 1 && !attention && !matrix;
+    const bool linear = matrix || layer.placeholder;
+    sizes_.Add(attention || linear ? config.heads : 0, attention ? config.kv_heads : 0,
+               mlp ? config.intermediate : kNoMlpUnits);
   }
 }
 

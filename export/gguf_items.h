@@ -11,26 +11,31 @@
 
 #include "models/gguf.h"
 #include "models/model.h"
+#include "runtime/context.h"
 
 namespace shiftrt {
 
 inline constexpr const char* kGgufByLayer = "deci";
 
-// True if the plan has half blocks.
+// True if the plan has half blocks or adapters.
 bool NeedsLayers(const DepthPlan& plan);
 bool HoldsFamily(const GgufArchitecture& architecture, const ModelConfig& config);
+
+// The plan with the factors of its adapters multiplied out, in float32: what the layers of a file compute.
+DepthPlan WithDenseAdapters(const Context& context, const DepthPlan& plan);
 
 // The layers of the file that a plan is written to.
 class GgufFileLayers {
  public:
   struct Layer {
-    size_t block = 0;  // its index among the kept blocks
+    int64_t block = -1;  // its index among the kept blocks, or -1
     Halves halves = Halves::kBoth;
+    const Lra* lra = nullptr;  // or null
     // A matrix of zeros stands in the place of the attention: llama.cpp takes the sizes of heads from the first layer,
     // which therefore has some.
     bool placeholder = false;
   };
-  // `config`: that of the kept blocks.
+  // `config`: that of the kept blocks. The plan must outlive the result.
   GgufFileLayers(const ModelConfig& config, const DepthPlan& plan);
 
   const GgufArchitecture& architecture() const { return architecture_; }

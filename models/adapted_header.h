@@ -15,8 +15,9 @@
 namespace shiftrt {
 
 // A file has the lowest version that can describe its plan, so that older programs refuse only files that they would
-// misread: version 2 added half blocks, version 3 tensors of the plan's own and LoRA factors.
-inline constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3;
+// misread: version 2 added half blocks, version 3 tensors of the plan's own and LoRA factors, version 4
+// adapters that read the normed stream.
+inline constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3, kNormsVersion = 4;
 inline constexpr const char *kAdapterTensors = "adapters.safetensors", *kOwnTensors = "own.safetensors";
 inline constexpr const char *kFinalNorm = "model.norm.weight", *kFinalNormBias = "model.norm.bias",
                             *kHead = "lm_head.weight";

@@ -40,7 +40,7 @@ Matrix<float> ReadMatrix(const SafetensorsFile& file, const std::string& name, i
   return out;
 }
 
-std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, int64_t hidden) {
+std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, int64_t hidden, int version) {
   const std::string prefix = fmt::format("site.{}.", site);
   Lra lra;
   lra.b = ReadMatrix(file, prefix + "b", 1, hidden);
@@ -54,6 +54,11 @@ std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, in
     Check(lra.q.rows() == lra.p.cols(), "{}: tensor {}Q has {} rows, and {}P has {} columns", file.path().string(),
           prefix, lra.q.rows(), prefix, lra.p.cols());  // 0: a bias alone
   }
+  const std::string norm = prefix + "norm";
+  if (!file.tensors().contains(norm)) return std::make_shared<const Lra>(std::move(lra));
+  Check(version >= kNormsVersion, "{}: tensor {} is there, which a file of version {} cannot have",
+        file.path().string(), norm, version);
+  lra.norm = ReadMatrix(file, norm, 1, hidden);
   return std::make_shared<const Lra>(std::move(lra));
 }
 
@@ -64,7 +69,8 @@ std::string ChecksumOf(const SafetensorsFile& file) { return ChecksumOf("", file
 void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
   size_t expected = 0;
   for (int64_t site = 0; site < sites; ++site)
-    expected += file.tensors().contains(fmt::format("site.{}.A", site)) ? 2 : 3;
+    expected += (file.tensors().contains(fmt::format("site.{}.A", site)) ? 2 : 3) +
+                (file.tensors().contains(fmt::format("site.{}.norm", site)) ? 1 : 0);
   Check(file.tensors().size() == expected && file.others().empty(),
         "{}: {} tensors, but the plan's {} adapters have {}", file.path().string(),
         file.tensors().size() + file.others().size(), sites, expected);
@@ -206,7 +212,8 @@ class PlanReader {
   AdapterStage Adapter(const Json& stage) {
     RefuseOtherKeys(stage, {"adapter"});
     if (!adapters_) adapters_ = std::make_unique<SafetensorsFile>(directory_ / kAdapterTensors);
-    return {ReadParts(stage["adapter"], header_, name_), ReadLra(*adapters_, sites_++, weights_.config.hidden)};
+    return {ReadParts(stage["adapter"], header_, name_),
+            ReadLra(*adapters_, sites_++, weights_.config.hidden, header_.version)};
   }
 
   std::shared_ptr<const OutputWeights> Output() {

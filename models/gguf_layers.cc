@@ -11,6 +11,7 @@
 #include "models/provenance.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -58,24 +59,45 @@ bool AllZero(const Matrix<float>& values) {
   return std::all_of(values.span().begin(), values.span().end(), [](float value) { return value == 0; });
 }
 
-// The bias of an MLP that is none, as an adapter; null if the layer has none.
-std::shared_ptr<const Lra> BiasOf(const GgufContents& file, const GgufLayers::Layer& layer, int64_t number,
-                                  int64_t hidden) {
-  const std::string name = TensorOf(number, "ffn_down.bias");
-  if (layer.mlp || FindTensor(file, name) == nullptr) return nullptr;
+// The adapter of a layer: the matrix in the place of its attention, and the bias of its MLP if that is none. Null if
+// they add nothing.
+std::shared_ptr<const Lra> AdapterOf(const GgufContents& file, const GgufLayers::Layer& layer, int64_t number,
+                                     int64_t hidden) {
   Lra lra;
-  lra.p = Matrix<float>(hidden, 0);
-  lra.q = Matrix<float>(0, hidden);
-  lra.b = Decoded(file, name, {hidden});
+  lra.b = Matrix<float>::Zeros(1, hidden);
+  const std::string bias = TensorOf(number, "ffn_down.bias");
+  if (!layer.mlp && FindTensor(file, bias) != nullptr) lra.b = Decoded(file, bias, {hidden});
+  Matrix<float> weight;
+  if (layer.linear) weight = Decoded(file, TensorOf(number, "attn_output.weight"), {hidden, hidden});
+  if (weight.empty() || AllZero(weight)) {
+    if (AllZero(lra.b)) return nullptr;
+    lra.p = Matrix<float>(hidden, 0);
+    lra.q = Matrix<float>(0, hidden);
+    return std::make_shared<const Lra>(std::move(lra));
+  }
+  lra.a = Matrix<float>(hidden, hidden);
+  for (int64_t i = 0; i < hidden; ++i)
+    for (int64_t j = 0; j < hidden; ++j) lra.a(j, i) = weight(i, j);
+  lra.norm = Decoded(file, TensorOf(number, "attn_norm.weight"), {hidden});
   return std::make_shared<const Lra>(std::move(lra));
 }
 
-// Throws Error unless the matrix in the place of an attention is zero.
-void RefuseMatrix(const GgufContents& file, int64_t number, int64_t hidden) {
-  const std::string name = TensorOf(number, "attn_output.weight");
-  Check(AllZero(Decoded(file, name, {hidden, hidden})),
-        "{}: tensor {} is a matrix in the place of an attention, which is not supported unless it is zero",
-        file.metadata.name(), name);
+// The parts that each adapter replaces, as the file says; empty if it does not.
+std::vector<std::vector<BlockPart>> StatedParts(const GgufMetadata& metadata) {
+  std::vector<std::vector<BlockPart>> stated;
+  if (!metadata.Has(kGgufAdapters)) return stated;
+  for (const std::string_view text : metadata.Texts(kGgufAdapters)) {
+    std::vector<BlockPart>& parts = stated.emplace_back();
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(' ', begin), text.size());
+      const std::optional<BlockPart> part = ParseBlockPart(text.substr(begin, end - begin));
+      Check(part && part->layer < kMostUnits && (parts.empty() || part->begin() >= parts.back().end()),
+            "{}: {} has \"{}\", which is no ascending list of layers", metadata.name(), kGgufAdapters, Printable(text));
+      parts.push_back(*part);
+      begin = end + 1;
+    }
+  }
+  return stated;
 }
 
 }  // namespace
@@ -176,17 +198,28 @@ bool IsGgufOfLayers(const GgufContents& file) {
 void ReadGgufPlan(const GgufContents& file, Model& model) {
   const GgufMetadata& metadata = file.metadata;
   const GgufLayers layers = ReadGgufLayers(file, *FindGgufArchitecture(metadata.Text("general.architecture")));
+  const std::vector<std::vector<BlockPart>> stated = StatedParts(metadata);
   const std::vector<Halves> halves = layers.BlockHalves();
-  const int64_t hidden = model.weights->config.hidden;
   model.plan = {};
   int64_t block = 0;
+  size_t adapters = 0;
   for (int64_t i = 0; i < std::ssize(layers.layers); ++i) {
     const GgufLayers::Layer& layer = layers.layers[i];
-    if (layer.linear) RefuseMatrix(file, i, hidden);
-    if (layer.block()) model.plan.stages.emplace_back(BlockStage{block, halves[block]});
+    const auto add_block = [&] { model.plan.stages.emplace_back(BlockStage{block, halves[block]}); };
+    // The bias of an MLP that is none comes behind an attention, and a matrix before an MLP.
+    if (layer.attention) add_block();
+    if (const auto lra = AdapterOf(file, layer, i, model.weights->config.hidden)) {
+      Check(!metadata.Has(kGgufAdapters) || adapters < stated.size(),
+            "{}: {} has {} entries, and there are more adapters", metadata.name(), kGgufAdapters, stated.size());
+      model.plan.stages.emplace_back(
+          AdapterStage{stated.empty() ? std::vector<BlockPart>{BlockPart(i)} : stated[adapters], lra});
+      ++adapters;
+    }
+    if (!layer.attention && layer.mlp) add_block();
     if (layer.block()) ++block;
-    if (const auto bias = BiasOf(file, layer, i, hidden)) model.plan.stages.emplace_back(AdapterStage{{i}, bias});
   }
+  Check(stated.empty() || adapters == stated.size(), "{}: {} has {} entries for {} adapters", metadata.name(),
+        kGgufAdapters, stated.size(), adapters);
   if (metadata.Has(kGgufRemoved)) {
     model.removed = metadata.Integers(kGgufRemoved);
     for (size_t i = 0; i < model.removed.size(); ++i)

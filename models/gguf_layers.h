@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GGUF files whose layers differ: llama.cpp's architecture deci. A layer may lack its attention (no heads), or have one
-// matrix on the normed stream in its place (heads, but none for keys and values), which is read if it is zero.
-// llama.cpp skips a layer without MLP as a whole, so that a layer whose MLP is missing gets a small one of zeros. Its
-// bias, if it has one, is an adapter. Source: src/models/deci.cpp of llama.cpp.
+// matrix on the normed stream in its place (heads, but none for keys and values): h += W norm(h). llama.cpp skips a
+// layer without MLP as a whole, so that a layer whose MLP is missing gets a small one of zeros, whose bias may be that
+// of an adapter. Source: src/models/deci.cpp of llama.cpp.
 #pragma once
 
 #include <cstdint>
@@ -61,9 +61,13 @@ GgufLayers ReadGgufLayers(const GgufContents& file, const GgufArchitecture& arch
 
 // True if the layers of the file may differ.
 bool IsGgufOfLayers(const GgufContents& file);
-// The plan of a file whose layers differ, over the blocks that it has: which halves run, and the biases between them.
+// The plan of a file whose layers differ, over the blocks that it has: which halves run, and the adapters between them.
+// The parts that an adapter replaces, and the layers of the original that are missing, are what the file says of them
+// (kGgufAdapters, kGgufRemoved), or else the adapter's layer in the file.
 void ReadGgufPlan(const GgufContents& file, Model& model);
-// Layers of the original model that are missing, and JSON as hf-lra has it.
-inline constexpr const char *kGgufRemoved = "shiftrt.removed", *kGgufProvenance = "shiftrt.provenance";
+// The layers of an original model, in words: "4", "7.mlp", with spaces between several.
+inline constexpr const char *kGgufAdapters = "shiftrt.adapters",  // a text for each adapter: what it replaces
+    *kGgufRemoved = "shiftrt.removed",                            // layers of the original that are missing
+        *kGgufProvenance = "shiftrt.provenance";                  // JSON, as hf-lra has it
 
 }  // namespace shiftrt

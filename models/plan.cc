@@ -297,6 +297,7 @@ std::string DepthPlan::Fingerprint() const {
         [&](const AdapterStage& adapter) {
           const Lra& lra = *adapter.lra;
           text += fmt::format("lra {} {} {} {};", HashOf(lra.a), HashOf(lra.p), HashOf(lra.q), HashOf(lra.b));
+          if (lra.normed()) text += fmt::format("norm {};", HashOf(lra.norm));
         });
   }
   if (output) text += fmt::format("output {} {};", HashOf(output->final_norm), HashOf(output->head));

@@ -53,7 +53,7 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
   const auto list = [&](Json& object, const char* key, const Json& names) {
     if (names.empty()) return;
     object[key] = names;
-    saved.version = kOwnVersion;
+    saved.version = std::max(saved.version, kOwnVersion);
   };
   int64_t block = 0, site = 0;
   for (const Stage& stage : plan.stages) {
@@ -81,6 +81,9 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
             saved.adapters.push_back({prefix + "A", View(adapter.lra->a)});
           }
           saved.adapters.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
+          if (!adapter.lra->normed()) return;
+          saved.adapters.push_back({prefix + "norm", View(adapter.lra->norm, /*vector=*/true)});
+          saved.version = kNormsVersion;
         });
   }
   if (whole || !plan.output) return saved;
@@ -88,7 +91,7 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
     if (tensor.data == of_model.data) return;
     saved.output.push_back(name);
     saved.own.push_back({name, tensor});
-    saved.version = kOwnVersion;
+    saved.version = std::max(saved.version, kOwnVersion);
   };
   add(kFinalNorm, plan.output->final_norm, weights.final_norm);
   add(kFinalNormBias, plan.output->final_norm_bias, weights.final_norm_bias);

@@ -155,7 +155,7 @@ class Pipeline {
 
   FittedSites FitInSequence(const std::vector<Site>& sites) {
     return shiftrt::FitInSequence(
-        job_, sites, {recipe_.mode, recipe_.weighting},
+        job_, sites, {recipe_.mode, recipe_.weighting, InputOfSites()},
         [&](const SiteSums& site, Progress& progress) { return Fit({site.site}, {&site}, progress); },
         std::exchange(start_, std::nullopt));
   }
@@ -207,9 +207,16 @@ class Pipeline {
     return runs;
   }
 
+  // The inputs of the sums.
+  SiteInput InputOfSites() const {
+    return correction_.needs == Needs::kMlpSums      ? SiteInput::kMlpBefore
+           : correction_.needs == Needs::kNormedSums ? SiteInput::kNormed
+                                                     : SiteInput::kStream;
+  }
+
   // Keeps the sums of `runs`, which the same pass gives. `sums`: those of the fitted text, if they are there.
   FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs, CalibrationSums sums = {}) {
-    const SiteInput input = correction_.needs == Needs::kMlpSums ? SiteInput::kMlpBefore : SiteInput::kStream;
+    const SiteInput input = InputOfSites();
     if (input == SiteInput::kMlpBefore) CheckBlockBefore(sites);
     {
       const Stopwatch watch(result_.seconds.calibrate);

@@ -37,7 +37,9 @@ void CheckHalves(const PruneSpec& prune, const std::string& format) {
 // trained one where the model was trained.
 void CheckAdapters(const LanguageModel& model, const ExportCommand& command) {
   const ExportFormatName format = FormatOf({command.settings.format, ""});
-  if (format.adapters || !format.own_tensors || model.Adapters() == 0 || model.HalfBlocks() > 0) return;
+  if (format.adapters || format.normed_adapters || !format.own_tensors || model.Adapters() == 0 ||
+      model.HalfBlocks() > 0)
+    return;
   std::vector<std::string> others;
   for (const ExportFormatName& one : ExportFormatNames())
     if (one.adapters) others.push_back(one.name);
@@ -70,9 +72,10 @@ int ListFormats(const ExportCommand& command) {
       continue;
     }
     fmt::print(
-        "{0}: holds this model\n  keeps: {1}\n  opened by: {2}\n  command: shiftrt export --model {3} --format {0} "
-        "--save DIR\n",
-        choice.format.name, choice.keeps, choice.opened_by, command.common.model);
+        "{}: holds this model\n  keeps: {}\n  loses: {}\n  opened by: {}\n  command: shiftrt export --model {} "
+        "--format {} --save DIR\n",
+        choice.format.name, choice.keeps, choice.loses.empty() ? "nothing" : choice.loses, choice.opened_by,
+        command.common.model, choice.format.name);
   }
   return 0;
 }

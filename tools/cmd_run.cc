@@ -108,7 +108,8 @@ void ChooseRecipe(RunOptions& options, const CLI::App& app) {
     const ExportFormatName format = FormatOf(ParseExportTarget(text));
     if (format.adapters || !format.own_tensors) continue;
     options.recipe.named = "stock";
-    fmt::print("--export {}: {} has no place for adapters, so the recipe is --recipe stock\n", text, format.name);
+    fmt::print("--export {}: {} has no place for the adapters of the default, so the recipe is --recipe stock\n", text,
+               format.name);
     return;
   }
 }
@@ -230,7 +231,8 @@ int Run(const RunOptions& options) {
   // Checked before the calibration, which may take an hour.
   const ComparisonSettings settings = options.comparison.Settings();
   CheckComparison(model, settings);
-  for (const ExportTarget& target : exports) CheckExport(model, ExportingTo(target, options), recipe.prune.halves());
+  const bool parts = recipe.prune.halves() || (!recipe.gate && EffectsOf(recipe).adapters);
+  for (const ExportTarget& target : exports) CheckExport(model, ExportingTo(target, options), parts);
   recipe.text = options.recipe.Text(recipe, model, options.common);
   if (!options.recover_text.empty()) PullMissingTexts(options.recover_text, options.common);
   const RepairJob job(model, recipe, resources);

@@ -56,10 +56,14 @@ std::vector<ExportTarget> ParseExportTargets(const std::vector<std::string>& tex
         fmt::format("--export {}: {}, which {} has no place for; it works with {}{}", text, has, format, instead,
                     others.empty() ? "" : fmt::format(", or with --export {}:DIR", fmt::join(others, ":DIR or "))));
   };
-  const auto formats_for = [](bool adapters, bool changes, bool halves) {
+  const auto takes_adapters = [](const ExportFormatName& format, const RepairEffects& effects) {
+    return !effects.adapters || (effects.normed_adapters ? format.normed_adapters : format.adapters);
+  };
+  const auto formats_for = [&](const RepairEffects& effects, bool halves) {
     std::vector<std::string> names;
     for (const ExportFormatName& format : ExportFormatNames())
-      if ((format.adapters || !adapters) && (format.own_tensors || !changes) && (format.half_blocks || !halves))
+      if (takes_adapters(format, effects) && (format.own_tensors || !effects.changes_blocks) &&
+          (format.half_blocks || !halves))
         names.push_back(format.name);
     return names;
   };
@@ -70,18 +74,19 @@ std::vector<ExportTarget> ParseExportTargets(const std::vector<std::string>& tex
     const ExportFormatName format = FormatOf(targets.back());
     const RepairEffects effects = recipe.gate ? RepairEffects() : EffectsOf(recipe);  // the gate may drop all of them
     const bool halves = recipe.prune.halves();
-    const std::vector<std::string> others = formats_for(effects.adapters, effects.changes_blocks, halves);
+    const std::vector<std::string> others = formats_for(effects, halves);
     if (halves && !format.half_blocks)
       refuse(text, name, fmt::format("--prune {} may leave half blocks", Format(recipe.prune)), "whole blocks", others);
     if (trains && !format.own_tensors)
       refuse(text, name, "--recover changes weights of blocks", "no --recover",
-             formats_for(effects.adapters, true, false));
+             formats_for({effects.adapters, true, effects.normed_adapters}, false));
     if (!taken.insert(WholePath(output)).second)
       throw UsageError(fmt::format("--export {}: something else is written to this directory too", text));
-    const std::string holds = "--" + format.holds;
+    const std::string holds = format.holds.empty() ? "--recipe adapters" : "--" + format.holds;
     // A recovery of a repair without adapters changes blocks alone, so it can follow wherever those are taken.
-    const std::string instead = format.own_tensors ? fmt::format("{0} (trained: {0} --recover 15min)", holds) : holds;
-    if (effects.adapters && !format.adapters)
+    std::string instead = format.own_tensors ? fmt::format("{0} (trained: {0} --recover 15min)", holds) : holds;
+    if (format.normed_adapters) instead += " and, for Llama, Mistral and Qwen 2, with --recipe portable";
+    if (!takes_adapters(format, effects))
       refuse(text, name, fmt::format("--correction {} makes adapters", CorrectionName(recipe)), instead, others);
     if (!effects.changes_blocks || format.own_tensors) continue;
     Recipe unhealed = recipe;

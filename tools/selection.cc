@@ -84,10 +84,11 @@ std::string OptionsTable() {
     if (!without.empty()) text += fmt::format("    not with: {}\n", fmt::join(without, "; "));
   }
   for (const ExportFormat& format : ExportFormats())
-    text += fmt::format("--export {}\n    corrections: {}\n", format.name,
-                        Accepting(Corrections(), [&](const Correction& one) {
-                          return (format.adapters || !one.adapters()) && (format.own_tensors || !one.changes_blocks());
-                        }));
+    text += fmt::format(
+        "--export {}\n    corrections: {}\n", format.name, Accepting(Corrections(), [&](const Correction& one) {
+          return (format.adapters || !one.adapters() || (format.normed_adapters && one.normed_adapters())) &&
+                 (format.own_tensors || !one.changes_blocks());
+        }));
   return text;
 }
 

@@ -309,7 +309,7 @@ DepthPlan Parameters::Tuned(const Weights& weights, const DepthPlan& plan, std::
     if (of_stage.empty()) continue;
     if (const AdapterStage* adapter = AdapterAt(plan.stages[s])) {
       const Lra& before = *adapter->lra;
-      Lra lra{before.a.Clone(), before.p.Clone(), before.q.Clone(), before.b.Clone()};
+      Lra lra{before.a.Clone(), before.p.Clone(), before.q.Clone(), before.b.Clone(), before.norm.Clone()};
       for (const Slice* slice : of_stage)
         std::copy_n(values.begin() + slice->offset, slice->size(), Of(lra, slice->place).data());
       tuned.stages[s] = AdapterStage{adapter->parts, std::make_shared<const Lra>(std::move(lra))};

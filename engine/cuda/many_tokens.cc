@@ -130,14 +130,15 @@ void ManyTokens::Adapter(const AdapterStage& adapter) {
                           .k = k,
                           .accumulate = to == h.data});
   };
+  float* const x = s_.InputOf(lra, h);
   if (lra.rank > 0) {
     float* const inner = s_.Floats(CudaArray::kInner, h.rows * lra.rank);
-    multiply(h.data, lra.p, lra.rank, s_.hidden(), inner);
+    multiply(x, lra.p, lra.rank, s_.hidden(), inner);
     multiply(inner, lra.q, s_.hidden(), lra.rank, h.data);
     pending_ = {nullptr, lra.bias.data()};
   } else {
     float* const update = s_.Hidden(CudaArray::kAttentionUpdate).data;
-    multiply(h.data, lra.a, s_.hidden(), s_.hidden(), update);
+    multiply(x, lra.a, s_.hidden(), s_.hidden(), update);
     pending_ = {update, lra.bias.data()};
   }
 }

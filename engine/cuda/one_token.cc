@@ -104,20 +104,21 @@ void OneToken::Finish(const BlockStage& block, Halves half) {
 void OneToken::Adapter(const AdapterStage& adapter) {
   const DeviceLra& lra = s_.AdapterOf(adapter);
   const auto weight = [](const DeviceBuffer<float>& w) { return ConstDeviceArray(w.data(), DType::kFloat32); };
+  float* const x = s_.InputOf(lra, {h_, 1, s_.hidden()});
   if (lra.rank == 0) {
     // Every row of a full map reads all of the stream before.
     gpu::MatVecAdd(
         s_.stream(),
-        {.w = weight(lra.a), .rows = s_.hidden(), .cols = s_.hidden(), .x = h_, .bias = lra.bias.data(), .y = spare_},
+        {.w = weight(lra.a), .rows = s_.hidden(), .cols = s_.hidden(), .x = x, .bias = lra.bias.data(), .y = spare_},
         h_, s_.cores());
     return std::swap(h_, spare_);
   }
   const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), s_.hidden(), lra.rank};
-  if (gpu::LraTakesCluster(s_.stream(), call) || gpu::LraTakesGrid(call, s_.cores()))
+  // The kernel that has both products reads the stream itself.
+  if (x == h_ && (gpu::LraTakesCluster(s_.stream(), call) || gpu::LraTakesGrid(call, s_.cores())))
     return gpu::ApplyLowRankLra(s_.stream(), call, s_.Floats(CudaArray::kInner, gpu::LowRankLraScratch(call)), h_);
   float* const inner = s_.Floats(CudaArray::kInner, lra.rank);
-  gpu::MatVec(s_.stream(), {.w = weight(lra.p), .rows = lra.rank, .cols = s_.hidden(), .x = h_, .y = inner},
-              s_.cores());
+  gpu::MatVec(s_.stream(), {.w = weight(lra.p), .rows = lra.rank, .cols = s_.hidden(), .x = x, .y = inner}, s_.cores());
   gpu::MatVecAdd(
       s_.stream(),
       {.w = weight(lra.q), .rows = s_.hidden(), .cols = lra.rank, .x = inner, .bias = lra.bias.data(), .y = h_}, h_,

@@ -26,8 +26,13 @@ DeviceBuffer<float> UploadTransposed(Stream stream, const Matrix<float>& m, int6
   return {stream, std::span<const float>(out), "an adapter"};
 }
 
-DeviceLra UploadLra(Stream stream, const Lra& lra) {
+DeviceLra UploadLra(Stream stream, const Lra& lra, float norm_offset) {
   DeviceLra out;
+  if (lra.normed()) {
+    std::vector<float> weight(lra.norm.data(), lra.norm.data() + lra.norm.size());
+    for (float& w : weight) w += norm_offset;
+    out.norm = DeviceBuffer<float>(stream, std::span<const float>(weight), "an adapter");
+  }
   out.bias = DeviceBuffer<float>(stream, std::span<const float>(lra.b.data(), lra.b.size()), "an adapter");
   if (lra.low_rank()) {
     // A bias alone is factors of zeros.
@@ -75,7 +80,15 @@ const DeviceMlp& CudaState::MlpOf(const BlockStage& stage) {
 const DeviceLra& CudaState::AdapterOf(const AdapterStage& stage) {
   const auto at = adapters_.find(stage.lra);
   if (at != adapters_.end()) return at->second;
-  return adapters_.emplace(stage.lra, UploadLra(stream(), *stage.lra)).first->second;
+  return adapters_.emplace(stage.lra, UploadLra(stream(), *stage.lra, spec().norm_offset)).first->second;
+}
+
+float* CudaState::InputOf(const DeviceLra& lra, MatrixView<float> h) {
+  if (lra.norm.size() == 0) return h.data;
+  float* const normed = Floats(CudaArray::kNormed, h.rows * h.cols);
+  const gpu::Norm norm{.weight = lra.norm.data(), .eps = eps(), .centred = spec().layer_norm};
+  gpu::AddNorm(stream(), h, {}, norm, DeviceArray{normed, DType::kFloat32});
+  return normed;
 }
 
 void CudaState::Start(const LayerCall& call) {

@@ -15,9 +15,10 @@
 
 namespace shiftrt {
 
-// An adapter's matrices as weights (out, in), the rank padded by zeros; rank 0: `a` instead of factors.
+// An adapter's matrices as weights (out, in), the rank padded by zeros; rank 0: `a` instead of factors. `norm` has the
+// norm's offset added, and is empty for an adapter that reads the stream.
 struct DeviceLra {
-  gpu::DeviceBuffer<float> p, q, a, bias;
+  gpu::DeviceBuffer<float> p, q, a, bias, norm;
   int64_t rank = 0;
 };
 
@@ -87,6 +88,8 @@ class CudaState : public CudaCall {
   // Gives back the memory of a batch; returns how many bytes.
   int64_t ReleaseScratch();
 
+  // Returns what the products of an adapter read: h (tokens, hidden), or its norm in an array.
+  float* InputOf(const DeviceLra& lra, MatrixView<float> h);
   // Returns rows in this GPU's memory, to which those of the host are copied. Throws Error for rows of another GPU.
   const float* Here(const Rows& rows);
   // Returns where the keys and values of the call belong: in a slot of the cache, or in scratch for one block.

@@ -24,12 +24,13 @@ struct ExportSettings {
 
 /// A format.
 struct ExportFormatName {
-  std::string name = {};     ///< as in ExportSettings::format
-  std::string summary = {};  ///< one line for people
-  bool adapters = false;     ///< it holds models with adapters
-  bool own_tensors = false;  ///< it holds models with blocks that a repair or a training has changed
-  bool half_blocks = false;  ///< it holds models with half blocks
-  std::string holds = {};    ///< the options of a recipe whose results it holds; empty: those of all
+  std::string name = {};         ///< as in ExportSettings::format
+  std::string summary = {};      ///< one line for people
+  bool adapters = false;         ///< it holds models with adapters
+  bool normed_adapters = false;  ///< it holds models whose adapters read the normed stream or are a bias
+  bool own_tensors = false;      ///< it holds models with blocks that a repair or a training has changed
+  bool half_blocks = false;      ///< it holds models with half blocks
+  std::string holds = {};        ///< the options of a recipe whose results it holds; empty: those of all
 };
 /// \return all formats
 std::vector<ExportFormatName> ExportFormatNames();
@@ -39,6 +40,7 @@ struct ExportChoice {
   ExportFormatName format = {};  ///< the format
   std::string why_not = {};      ///< why it cannot hold the model, as the end of a sentence; empty: it can
   std::string keeps = {};        ///< the parts of the model that the export has, for people
+  std::string loses = {};        ///< what is not the same in the export; empty: nothing
   std::string opened_by = {};    ///< the programs that open the export
 };
 /// \param model the model
@@ -54,10 +56,10 @@ void CheckExport(const std::string& format, const std::filesystem::path& output)
 /// Checks before any repair or training what Export() would refuse however the model is pruned, repaired and trained.
 /// \param model the model
 /// \param settings the format and its details
-/// \param halves the pruned model may have half blocks
+/// \param parts the repaired model has half blocks or adapters
 /// \throws UsageError for an unknown format, and for one that can hold no model with this configuration (the message
 ///     names the reason and the formats that can)
-void CheckExport(const LanguageModel& model, const ExportSettings& settings, bool halves = false);
+void CheckExport(const LanguageModel& model, const ExportSettings& settings, bool parts = false);
 
 /// Writes a model into a new or empty directory: under a temporary name beside it, read back and compared, then
 /// renamed. If anything fails, nothing is left.

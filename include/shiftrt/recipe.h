@@ -253,7 +253,7 @@ std::string CorrectionName(const Recipe& recipe);
 
 /// A recipe by name, for what the repaired model may cost at run time.
 struct NamedRecipe {
-  const char* name;     ///< "paper", "stock", "adapters", "best" or "recover"
+  const char* name;     ///< "paper", "stock", "adapters", "best", "portable" or "recover"
   const char* cost;     ///< what is added at run time, for people
   const char* summary;  ///< one line for lists of recipes
   /// The settings that the recipe decides, by the names of the fields of RecipeText and "prune", "span" and "gate", in

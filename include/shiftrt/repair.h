@@ -56,8 +56,9 @@ std::vector<std::string> VariantNames(const Recipe& recipe);
 
 /// The parts of a model that a repair adds or changes.
 struct RepairEffects {
-  bool adapters = false;        ///< adapters stand in the place of removed blocks
-  bool changes_blocks = false;  ///< kept blocks get weights of their own
+  bool adapters = false;         ///< adapters stand in the place of removed blocks
+  bool changes_blocks = false;   ///< kept blocks get weights of their own
+  bool normed_adapters = false;  ///< its adapters read the normed stream
 };
 /// \param recipe what to remove and how to repair it
 /// \return what Repair() does by it; the gate may drop all of it

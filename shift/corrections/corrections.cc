@@ -10,7 +10,7 @@ namespace shiftrt {
 
 using Fit = FittedSites(const FitInput& input);
 // Each in the file of that name; FitLinearPatchDiagonal in linearpatch.cc.
-Fit FitLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitGhosted, FitLinearPatch,
+Fit FitLra, FitNormLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitGhosted, FitLinearPatch,
     FitLinearPatchDiagonal, FitPruneComp, FitLaco, FitNone, FitAuto;
 
 const std::vector<Correction>& Corrections() {
@@ -29,6 +29,9 @@ const std::vector<Correction>& Corrections() {
        Makes::kChanges, kRefit, kOnce, &FitRefit},
       {"joint", "that projection and one h + h A + b per run, fitted together", "joint {lra}",
        Needs::kStreamAndActivationSums, Makes::kBoth, kRefit | kRanks, kOnce, &FitJoint},
+      {"norm-lra", "h + norm(h) A + b, which llama.cpp runs", "{span}norm {lra}", Needs::kNormedSums, Makes::kAdapters,
+       SettingSet::All() - SettingSet{kSplit, kMerge, kLoadedSums, kSavedSums, kAllSums}, Calibration::kDrift,
+       &FitNormLra},
       {"generic-affine", "h W + b, fitted to the block's output", "generic affine {rank}", Needs::kStreamSums,
        Makes::kAdapters, kGeneric - SettingSet{kBudget}, kOnce, &FitGenericAffine},
       {"bias", "the mean update", "mean update", Needs::kStreamSums, Makes::kAdapters,

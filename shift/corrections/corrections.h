@@ -18,6 +18,7 @@ namespace shiftrt {
 enum class Needs {
   kNothing,     // nothing else
   kStreamSums,  // sums of the residual stream before each site (SiteInput::kStream)
+  kNormedSums,  // the same of its norm (SiteInput::kNormed)
   kMlpSums,     // sums of the MLP's output of the block before each site (SiteInput::kMlpBefore)
   // Sums of what the half before each site gives on the corrected stream (SiteInput::kActivation), alone or beside its
   // output (SiteInput::kStreamAndActivation); one site after another
@@ -65,7 +66,11 @@ struct Correction {
   bool per_block() const { return makes == Makes::kAdapters; }
   bool adapters() const { return per_block() || makes == Makes::kRunAdapters || makes == Makes::kBoth; }
   bool changes_blocks() const { return makes == Makes::kChanges || makes == Makes::kBoth; }
-  bool needs_sums() const { return needs == Needs::kStreamSums || needs == Needs::kMlpSums; }
+  // True if its adapters read the normed stream.
+  bool normed_adapters() const { return needs == Needs::kNormedSums; }
+  bool needs_sums() const {
+    return needs == Needs::kStreamSums || needs == Needs::kNormedSums || needs == Needs::kMlpSums;
+  }
   // True if the caller chooses the calibration mode.
   bool takes_recipe() const { return accepts.has(Setting::kMode); }
   // True if it is fitted in a walk (shift/refit/walk.h), and so always with drift.

@@ -31,7 +31,7 @@ struct FitOptions {
 };
 
 // The members of an adapter, for runtime/messages.h.
-inline auto FieldsOf(Lra& lra) { return std::tie(lra.a, lra.p, lra.q, lra.b); }
+inline auto FieldsOf(Lra& lra) { return std::tie(lra.a, lra.p, lra.q, lra.b, lra.norm); }
 
 // The report of a site's fit, without layers and name, which FitsOf() adds. R2 is the share of what the blocks add to
 // the stream that the correction explains as it runs, in the fit's token weights.

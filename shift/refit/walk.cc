@@ -14,6 +14,7 @@
 #include "runtime/words.h"
 #include "shift/refit/fold.h"
 #include "shift/sums/collect.h"
+#include "shift/sums/row_norm.h"
 
 namespace shiftrt {
 
@@ -56,7 +57,8 @@ class Walk {
         sites_(sites),
         options_(options),
         start_(std::move(start)),
-        adapters_(options.correction != nullptr && options.correction->input == SiteInput::kStream),
+        adapters_(options.correction != nullptr && IsStream(options.correction->input)),
+        norm_(job.context.WithGpu(0), job.model.weights),
         behind_(sites.front().end()),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
         decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
@@ -234,6 +236,11 @@ class Walk {
     }
   }
 
+  // Returns what an adapter of the site reads of the stream.
+  Rows InputOf(const SiteSums& sums, const Rows& stream) {
+    return sums.input == SiteInput::kNormed ? norm_.Of(stream) : stream;
+  }
+
   // The stream before a site, and what the corrected stream lacks behind the site.
   void CollectMissing(SiteSums& sums) {
     AdvanceOriginal(sums.site.begin());
@@ -243,7 +250,7 @@ class Walk {
       const Rows stream = streams.corrected.rows();
       missing.Set(streams.original.rows());
       missing.Subtract(stream);
-      return {stream, stream, missing.rows()};
+      return {InputOf(sums, stream), stream, missing.rows()};
     });
   }
 
@@ -261,7 +268,7 @@ class Walk {
     Collect(sums, [&](const TwoStreams& streams) -> SiteRows {
       const Rows stream = streams.corrected.rows();
       tapped.Resume(*streams.batch, stream, stages);
-      return {stream, stream, update.rows()};
+      return {InputOf(sums, stream), stream, update.rows()};
     });
   }
 
@@ -308,7 +315,8 @@ class Walk {
   void CorrectBareBefore(int64_t place) {
     for (; bare_done_ < bare_.size() && bare_[bare_done_].begin() < place; ++bare_done_) {
       const Site& site = bare_[bare_done_];
-      SiteSums sums(site, job_.hidden(), SiteInput::kStream, options_.weighting);
+      const SiteInput input = adapters_ ? options_.correction->input : SiteInput::kStream;
+      SiteSums sums(site, job_.hidden(), input, options_.weighting);
       AdvanceCorrected();
       options_.mode == Calibration::kDrift ? CollectMissing(sums) : CollectUpdate(sums);
       Append(AdapterStage{site.Parts(), Corrected(sums, nullptr, nullptr).adapters.front()});
@@ -364,7 +372,8 @@ class Walk {
   const std::vector<Site>& sites_;
   const WalkOptions& options_;
   std::optional<StartStreams> start_;
-  const bool adapters_;     // the correction is one of adapters
+  const bool adapters_;  // the correction is one of adapters
+  RowNorm norm_;
   const int64_t behind_;    // the place behind the first part that is removed
   std::vector<Site> bare_;  // the sites of adapters that stand alone
   size_t bare_done_ = 0;    // how many of them are fitted
@@ -443,7 +452,7 @@ FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, c
   Check(options.mode != Calibration::kIndependent && !sites.empty(), "independent sites are fitted from one pass");
   NoProgress quiet;  // the single fits report no progress
   const SiteCorrection correction = {
-      SiteInput::kStream, [&](const SiteSums& sums, const Projection*, const BlockPtr&) { return fit(sums, quiet); }};
+      options.input, [&](const SiteSums& sums, const Projection*, const BlockPtr&) { return fit(sums, quiet); }};
   std::vector<BlockPart> removed;
   for (const Site& site : sites)
     for (const BlockPart& part : site.Parts()) removed.push_back(part);

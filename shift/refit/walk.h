@@ -18,12 +18,12 @@ namespace shiftrt {
 
 // The correction that a walk puts in the place of removed parts.
 struct SiteCorrection {
-  // kStream: an adapter in the place of each site. kActivation and kStreamAndActivation: a change of the half before
-  // each run, and perhaps an adapter behind it.
+  // kStream and kNormed: an adapter in the place of each site. kActivation and kStreamAndActivation: a change of the
+  // half before each run, and perhaps an adapter behind it.
   SiteInput input = SiteInput::kStream;
   // Fits one site from its sums. `projection` and `block` are the last projection before the site, and the block that
-  // has it. Both are null for kStream, and for a run that begins at the attention of layer 0, which has nothing before
-  // it: its sums are of the stream alone, and the adapter is all there is.
+  // has it. Both are null for adapters alone, and for a run that begins at the attention of layer 0, which has nothing
+  // before it: its sums are of the stream alone, and the adapter is all there is.
   std::function<FittedSites(const SiteSums& sums, const Projection* projection, const BlockPtr& block)> fit;
 };
 
@@ -67,6 +67,7 @@ using SiteFit = std::function<FittedSites(const SiteSums& site, Progress& progre
 struct SequenceOptions {
   Calibration mode = Calibration::kDrift;
   TokenWeights weighting = {};
+  SiteInput input = SiteInput::kStream;  // what the adapters read: the stream, or kNormed
 };
 // An adapter in the place of each site of the original model. Cost: one pass of the model (kDrift: two) and a fit
 // between any two sites. The stream of the whole calibration text is held while it goes from site to site: tokens x

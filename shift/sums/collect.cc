@@ -68,6 +68,7 @@ void Collect(const ShiftJob& job, CalibrationSums& sums, PassCheckpoint* checkpo
     const auto left = std::span(job.calibration.*part.batches).subspan(sums.*part.done);
     if (sums.sites.empty() || left.empty()) continue;
     RidgeProbe probe(&(sums.*part.done));
+    probe.NormAs(job.context, job.model.weights);
     for (SiteSums& site : sums.sites) probe.Add(site, site.*part.sums);
     Pass pass(job.context, job.model.weights);
     pass.Add(probe);

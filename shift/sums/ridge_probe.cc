@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "shift/sums/row_norm.h"
+
 namespace shiftrt {
 
 // The stream before the block that runs, and behind its attention.
@@ -20,13 +22,15 @@ class RidgeProbe::SiteTaps {
         adder_(*probe.adders_[part - probe.begin_]),
         carrier_(probe.carriers_[part - probe.begin_].get()),
         before_(shared.before),
-        input_(site_.blocks > 1 || entry_.input != SiteInput::kStream ? &own_
-               : site_.from_mlp                                       ? &shared.behind_attention
-                                                                      : &shared.before) {}
+        norm_(entry_.input == SiteInput::kNormed ? std::make_unique<RowNorm>(*probe.context_, probe.weights_)
+                                                 : nullptr),
+        input_(site_.blocks > 1 || !IsStream(entry_.input) ? &own_
+               : site_.from_mlp                            ? &shared.behind_attention
+                                                           : &shared.before) {}
 
   void AddTo(std::vector<Tap>& taps) {
     const auto keep = [this](const Rows& h, const Batch&) { input_->Set(h); };
-    if (entry_.input != SiteInput::kStream) {
+    if (!IsStream(entry_.input)) {
       taps.push_back({site_.layer - 1, TapPoint::kMlp, keep});
     } else if (!site_.from_mlp) {
       taps.push_back({site_.layer, TapPoint::kInput, keep});
@@ -61,7 +65,8 @@ class RidgeProbe::SiteTaps {
   }
 
   void Finish(const Rows& update, const Batch& batch) {
-    const SiteRows rows = {input_->rows(), input_->rows(), update};
+    const Rows stream = input_->rows();
+    const SiteRows rows = {norm_ != nullptr ? norm_->Of(stream) : stream, stream, update};
     adder_.Add(rows, RowWeightsOf(entry_.weighting, rows, batch));
   }
 
@@ -70,7 +75,8 @@ class RidgeProbe::SiteTaps {
   RidgeAdder& adder_;
   RowCarrier* const carrier_;  // or null
   KeptRows& before_;
-  KeptRows own_, sum_;  // unused by a site of one block that reads the shared stream
+  const std::unique_ptr<RowNorm> norm_;  // or null
+  KeptRows own_, sum_;                   // unused by a site of one block that reads the shared stream
   KeptRows* input_;
 };
 

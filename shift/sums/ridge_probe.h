@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "shift/sums/pass.h"
@@ -26,6 +27,12 @@ class RidgeProbe : public Probe {
     entries_.push_back({site.site, site.input, site.weighting, &into});
   }
 
+  // For entries of SiteInput::kNormed.
+  void NormAs(const Context& context, std::shared_ptr<const Weights> weights) {
+    context_ = &context;
+    weights_ = std::move(weights);
+  }
+
   int64_t parts() const override { return std::ssize(entries_); }
   bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
@@ -45,6 +52,8 @@ class RidgeProbe : public Probe {
   struct OnDevice;  // the rows and sites that one device holds
 
   int64_t* batches_;
+  const Context* context_ = nullptr;  // with the weights, of the norm
+  std::shared_ptr<const Weights> weights_;
   std::vector<Entry> entries_;
   std::vector<RidgeSums> staged_;  // the sums of groups, until all groups are done
   int64_t begin_ = 0, end_ = 0, heard_ = 0;

@@ -44,11 +44,14 @@ std::vector<Stage> StagesBetween(int64_t begin, int64_t end);
 // The inputs of a site's sums.
 enum class SiteInput {
   kStream,     // the residual stream before the site: what an adapter reads
+  kNormed,     // its norm, with a gain of 1
   kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
   // The half before the site, on the corrected stream, gives the others:
   kActivation,  // the input of its last projection: an MLP's gated activation, or the output of an attention's heads
   kStreamAndActivation,  // [the stream behind it | that]
 };
+
+inline bool IsStream(SiteInput input) { return input == SiteInput::kStream || input == SiteInput::kNormed; }
 
 // The sums of one site: of its inputs, and of the updates that its blocks add to the stream.
 struct SiteSums {

@@ -316,6 +316,7 @@ TEST(Gradients, TheStreamHasTheBitsOfTheDecoder) {
     adapter->p = fill(weights->config.hidden, 3);
     adapter->q = fill(3, weights->config.hidden);
     adapter->b = fill(1, weights->config.hidden);
+    if (weights->config.layers > 2) adapter->norm = fill(1, weights->config.hidden);
     DepthPlan plan{{BlockStage{.layer = 0}, AdapterStage{{0}, adapter}, BlockStage{.layer = 1, .halves = Halves::kMlp},
                     BlockStage{.layer = layers - 1}}};
     const Matrix<float> norm = fill(1, weights->config.hidden),
@@ -342,19 +343,53 @@ TEST(Gradients, TheStreamHasTheBitsOfTheDecoder) {
 
 // ---- against central differences
 
-// Blocks of tensors of their own, halves as stages of their own, biases, dropout.
+// An adapter on the normed stream; rank 0: a full one.
+std::shared_ptr<const Lra> NormedAdapter(Random& random, int64_t hidden, int64_t rank) {
+  const auto fill = [&](int64_t rows, int64_t cols) {
+    Matrix<float> matrix(rows, cols);
+    for (float& x : matrix.span()) x = static_cast<float>(random.Normal()) / 8;
+    return matrix;
+  };
+  Lra lra;
+  if (rank == 0) lra.a = fill(hidden, hidden);
+  if (rank > 0) lra.p = fill(hidden, rank);
+  if (rank > 0) lra.q = fill(rank, hidden);
+  lra.b = fill(1, hidden);
+  lra.norm = fill(1, hidden);
+  for (float& x : lra.norm.span()) x += 1;
+  return std::make_shared<const Lra>(std::move(lra));
+}
+
+// Blocks of tensors of their own, halves as stages of their own, biases, dropout, adapters on the normed stream.
 TEST(Gradients, AreCentralDifferences) {
   const auto weights = GoldenWeights("llama_bias");
   auto own = std::make_shared<BlockWeights>(weights->blocks[1]);
+  Random random(3);
+  const int64_t hidden = weights->config.hidden;
   DepthPlan plan{{BlockStage{.layer = 0, .halves = Halves::kAttention}, BlockStage{.layer = 0, .halves = Halves::kMlp},
-                  BlockStage{.layer = 1, .own = own}, BlockStage{.layer = 2, .halves = Halves::kMlp}}};
+                  AdapterStage{{0}, NormedAdapter(random, hidden, 3)}, BlockStage{.layer = 1, .own = own},
+                  AdapterStage{{2}, NormedAdapter(random, hidden, 0)}, BlockStage{.layer = 2, .halves = Halves::kMlp}}};
   GradientEngine engine(Threads(2), weights, plan);
   Parameters parameters(engine);
   TrainedParameters trained;
   trained.lora = {.scale = 2, .dropout = 0.3f, .seed = 11, .step = 5};
-  Random random(3);
   for (const Stage& stage : plan.stages) {
     StageParameters& of = trained.stages.emplace_back();
+    if (stage.CorrectedParts() == std::vector<BlockPart>{0} || stage.CorrectedParts() == std::vector<BlockPart>{2}) {
+      const Lra& lra = *stage.adapter().lra;
+      const auto add = [&](const char* name, const Matrix<float>& m) {
+        return parameters.Add(fmt::format("{}.{}", trained.stages.size(), name),
+                              {m.data(), DType::kFloat32, {m.rows(), m.cols()}});
+      };
+      if (lra.low_rank()) {
+        of.p = add("p", lra.p);
+        of.q = add("q", lra.q);
+      } else {
+        of.a = add("a", lra.a);
+      }
+      of.b = add("b", lra.b);
+      continue;
+    }
     of.tensors.resize(BlockTensors().size());
     of.loras.resize(BlockTensors().size());
     const BlockStage& block = stage.block();

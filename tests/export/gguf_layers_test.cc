@@ -16,11 +16,22 @@ class GgufLayersExport : public ExportTest {
  protected:
   fs::path File() const { return out_ / "model.gguf"; }
 
-  // Writes the plan, and expects that it comes back with the bits that the plan gives.
+  static AdapterStage Site(std::vector<BlockPart> parts, const std::shared_ptr<const Lra>& lra) {
+    return AdapterStage{std::move(parts), lra};
+  }
+  // An adapter on the normed stream; rank as in Adapter().
+  static std::shared_ptr<const Lra> Normed(const Model& model, int64_t rank, uint64_t seed) {
+    const auto plain = Adapter(model, rank, seed);
+    Lra lra{plain->a.Clone(), plain->p.Clone(), plain->q.Clone(), plain->b.Clone(),
+            RandomMatrix(1, model.weights->config.hidden, seed + 3)};
+    for (float& weight : lra.norm.span()) weight += 1;
+    return std::make_shared<const Lra>(std::move(lra));
+  }
+  // Writes the plan, and expects that it comes back with the bits that the plan gives once its adapters are dense.
   Model ExpectComesBack(const Model& model, const DepthPlan& plan) {
     Write("gguf", model, plan);
     Model opened = OpenModel(File().string());
-    ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+    ExpectSame(Logits(opened, opened.plan), Logits(model, WithDenseAdapters(context_, plan)));
     fs::remove_all(out_);
     return opened;
   }
@@ -49,6 +60,23 @@ TEST_F(GgufLayersExport, HalfBlocksComeBackBitForBit) {
   }
 }
 
+TEST_F(GgufLayersExport, AdaptersComeBackWithWhatTheyReplace) {
+  for (const char* name : {"llama2", "qwen2_tied"}) {
+    for (const int64_t rank : {-1, 4, 0}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, rank));
+      const Model model = Golden(name);
+      DepthPlan plan = Pruned(model, {1});
+      plan.stages.insert(plan.stages.begin() + 1, Site({1}, Normed(model, rank, 1)));
+      plan.stages.emplace_back(Site({{2, Halves::kMlp}}, Normed(model, rank, 9)));
+      plan.stages[2] = BlockStage{2, Halves::kAttention};
+      if (plan.stages.size() > 4) plan.stages.erase(plan.stages.begin() + 3, plan.stages.end() - 1);
+      const Model opened = ExpectComesBack(model, plan);
+      ASSERT_EQ(opened.plan.Adapters().size(), 2u);
+      for (size_t i = 0; i < 2; ++i) EXPECT_EQ(opened.plan.Adapters()[i]->parts, plan.Adapters()[i]->parts);
+    }
+  }
+}
+
 // llama.cpp takes the sizes of heads from the first layer.
 TEST_F(GgufLayersExport, TheFirstLayerHasHeads) {
   const Model model = Golden("llama2");
@@ -61,6 +89,36 @@ TEST_F(GgufLayersExport, TheFirstLayerHasHeads) {
   EXPECT_EQ(file.metadata().Integers("deci.attention.head_count_kv").front(), 0);
   EXPECT_TRUE(file.tensors().contains("blk.0.attn_output.weight"));
   EXPECT_FALSE(file.tensors().contains("blk.0.attn_q.weight"));
+  DepthPlan bias = Pruned(model, {0});
+  bias.stages.insert(bias.stages.begin(), Site({0}, Adapter(model, 0, 3)));
+  fs::remove_all(out_);
+  ExpectComesBack(model, bias);
+}
+
+TEST_F(GgufLayersExport, AnAdapterIsAMatrixInThePlaceOfAnAttention) {
+  const Model model = Golden("llama2");
+  const ModelConfig& config = model.weights->config;
+  DepthPlan plan = Pruned(model, {1});
+  plan.stages.insert(plan.stages.begin() + 1, Site({1}, Normed(model, -1, 1)));
+  for (const bool q8_0 : {false, true}) {
+    settings_.q8_0 = q8_0;
+    Write("gguf", model, plan);
+    const GgufFile file(File());
+    EXPECT_EQ(file.metadata().Integers("deci.attention.head_count")[1], config.heads);
+    EXPECT_EQ(file.metadata().Integers("deci.attention.head_count_kv")[1], 0);
+    EXPECT_EQ(file.metadata().Texts(kGgufAdapters), std::vector<std::string_view>{"1"});
+    const GgufTensor& matrix = file.tensors().at("blk.1.attn_output.weight");
+    EXPECT_EQ(matrix.shape, (std::vector<int64_t>{config.hidden, config.hidden}));
+    EXPECT_STREQ(matrix.type->name, q8_0 ? "F16" : "F32");  // 48 is no multiple of 32
+    fs::remove_all(out_);
+  }
+  settings_.q8_0 = false;
+  Write("gguf", model, plan);
+  std::string bytes = ReadFile(File());
+  bytes[bytes.find(kGgufAdapters) + std::string_view(kGgufAdapters).size() + 4 + 4 + 8 + 8] = 'x';
+  WriteText(directory_.path() / "changed.gguf", bytes);
+  EXPECT_NE(Refusal([&] { OpenModel((directory_.path() / "changed.gguf").string()); }).find("no ascending list"),
+            std::string::npos);
 }
 
 TEST_F(GgufLayersExport, LayersHaveTheSizesOfTheirBlocks) {
@@ -91,11 +149,17 @@ TEST_F(GgufLayersExport, PlansWithoutAPlaceAreRefused) {
     DepthPlan half = Pruned(model, {});
     half.stages[1] = BlockStage{1, Halves::kMlp};
     refusal(model, half, "holds families llama, qwen2, mistral and not");
-    refusal(model, half, "--prune without unit=half");
-    EXPECT_THROW(CheckFormat(FindExportFormat("gguf"), model.weights->config, {}, /*halves=*/true), UsageError);
+    refusal(model, half, "--recipe stock");
+    EXPECT_THROW(CheckFormat(FindExportFormat("gguf"), model.weights->config, {}, /*parts=*/true), UsageError);
     CheckFormat(FindExportFormat("gguf"), model.weights->config, {});
   }
   const Model llama = Golden("llama2"), window = Golden("mistral_window");
+  DepthPlan plain = Pruned(llama, {1});
+  plain.stages.insert(plain.stages.begin() + 1, Site({1}, Adapter(llama, 4, 1)));
+  refusal(llama, plain, "its adapter for layer 1 reads the stream itself");
+  DepthPlan normed = Pruned(llama, {1});
+  normed.stages.insert(normed.stages.begin() + 1, Site({1}, Normed(llama, 4, 1)));
+  EXPECT_NE(WriteRefusal("hf-lra", llama, normed).find("reads the normed stream"), std::string::npos);
   DepthPlan of_window = Pruned(window, {});
   of_window.stages[1] = BlockStage{1, Halves::kMlp};
   refusal(window, of_window, "attend to a window");
@@ -138,8 +202,6 @@ TEST_F(GgufLayersExport, OtherLayersAreRefused) {
     WriteText(changed, bytes);
     return Refusal([&] { OpenModel(changed.string()); });
   };
-  EXPECT_NE(changed_tensor("blk.0.attn_output.weight").find("is a matrix in the place of an attention"),
-            std::string::npos);
   EXPECT_NE(changed_tensor("blk.2.ffn_down.weight").find("the MLP of layer 2 has 32 units"), std::string::npos);
   std::string bytes = whole;
   bytes[bytes.find("shiftrt.removed") + 15] = 6;  // float32 in place of a list

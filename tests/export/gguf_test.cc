@@ -445,7 +445,7 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   EXPECT_THROW(CheckFormat(FindExportFormat("hf"), llama.weights->config, {.q8_0 = true}), UsageError);
   DepthPlan adapted = Pruned(llama, {1});
   adapted.stages.insert(adapted.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
-  expect_refused(llama, adapted, "it has 1 adapter,");
+  expect_refused(llama, adapted, "its adapter for layer 1 reads the stream itself");
   const Model words = WithTokenizer("LlamaForCausalLM", "gpt2-json");  // with a space before the text
   EXPECT_NE(WriteRefusal("gguf", words, words.plan).find("has no name in GGUF"), std::string::npos);
   const Model converted = WithTokenizer("LlamaForCausalLM", "llama2-json");

@@ -78,6 +78,28 @@ TEST_F(Adapted, ABiasAloneComesBack) {
   EXPECT_EQ(Logits(opened), Logits(model));
 }
 
+TEST_F(Adapted, TheNormOfAnAdapterComesBack) {
+  for (const bool full : {true, false}) {
+    const auto plain = full ? FullAdapter(7) : LowRankAdapter(2, 5);
+    Lra lra{plain->a.Clone(), plain->p.Clone(), plain->q.Clone(), plain->b.Clone(), FullAdapter(9)->b.Clone()};
+    const auto normed = std::make_shared<const Lra>(std::move(lra));
+    const Model model = With(base_, {{BlockStage{0}, AdapterStage{{1}, normed}, BlockStage{2}}});
+    EXPECT_NE(Logits(model), Logits(With(base_, {{BlockStage{0}, AdapterStage{{1}, plain}, BlockStage{2}}})));
+    Save(model);
+    EXPECT_EQ(ReadSaved()["version"], 4);
+    const Model opened = OpenAdapted(saved_, {});
+    EXPECT_EQ(Logits(opened), Logits(model));
+    EXPECT_EQ(opened.plan.Fingerprint(), model.plan.Fingerprint());
+    // A program that does not know of the norm would compute another model.
+    Json older = ReadSaved();
+    older["version"] = 3;
+    WriteText(saved_ / kAdaptedFile, older.dump());
+    EXPECT_NE(Refusal([&] { OpenAdapted(saved_, {}); }).find("norm is there, which a file of version 3 cannot have"),
+              std::string::npos);
+    fs::remove_all(saved_);
+  }
+}
+
 TEST_F(Adapted, AdaptersNameTheLayersTheyStandFor) {
   Save(With(base_, {{BlockStage{0}, AdapterStage{{1, 2}, FullAdapter(7)}}}));
   const Model opened = OpenAdapted(saved_, {});
@@ -254,7 +276,7 @@ TEST_F(Adapted, HostileJson) {
     json.erase(key);
     ExpectJsonRefused(json, key);
   }
-  for (const Json& version : {Json(0), Json(4), Json("1"), Json(nullptr)})
+  for (const Json& version : {Json(0), Json(5), Json("1"), Json(nullptr)})
     ExpectJsonRefused("/version", version, "version");
   ExpectJsonRefused("/base", 3, "base");
   ExpectJsonRefused("/base", "base", "absolute");

@@ -143,7 +143,7 @@ TEST_F(Cli, ARecipeIsTheOptionsThatItNames) {
   refused({"--recipe", "paper", "--factorize", "rrr"}, "--factorize rrr: --recipe paper has --factorize svd");
   refused({"--recipe", "paper", "--gate"}, "--gate: --recipe paper has none of it");
   refused({"--recipe", "best", "--lra", "8"}, "--lra 8: --recipe best has --lra full");
-  refused({"--recipe", "cheap"}, "known: paper, stock, adapters, best, recover");
+  refused({"--recipe", "cheap"}, "known: paper, stock, adapters, best, portable, recover");
   refused({"--recipe", "recover", "--recover", "soon"}, "--recover: \"soon\"");
   refused({"--recover-text", Path("calibration.txt")}, "it goes with --recover BUDGET or --recipe recover");
   for (const char* command : {"sweep", "eval"})
