@@ -74,7 +74,7 @@ std::vector<SequenceFidelities> MeasureTokenFidelity(std::span<const ModelVarian
                                                      const Resources& resources = {}, Progress* progress = nullptr);
 
 /// Tokens of a held-out text on which `run` measures the fidelity at most.
-constexpr int64_t kFidelityTokens = 16384;
+constexpr int64_t kFidelityTokens = 2048;
 
 /// The same over the windows of a text, which a protocol of the perplexity makes.
 /// \param models the original and at least one variant
