@@ -21,10 +21,10 @@ namespace shiftrt {
 // A linear residual adapter, h += h A + b or h += (h P) Q + b (row vectors, float32). With the weight of a norm, the
 // products read norm(h), which is the norm that the model's blocks have, with its epsilon and offset.
 struct Lra {
-  Matrix<float> a;     // (d, d), or empty
-  Matrix<float> p, q;  // (d, r), (r, d), or empty
-  Matrix<float> b;     // (1, d)
-  Matrix<float> norm;  // (1, d), or empty: the products read h
+  Matrix<float> a;          // (d, d), or empty
+  Matrix<float> p, q;       // (d, r), (r, d), or empty
+  Matrix<float> b;          // (1, d)
+  Matrix<float> norm = {};  // (1, d), or empty: the products read h
 
   bool normed() const { return !norm.empty(); }
   bool low_rank() const { return a.empty(); }
