@@ -24,7 +24,9 @@ void Shuffle(std::vector<T>& items, uint64_t seed) {
 
 // Adapters that are fitted from sums of the original model's stream alone.
 bool FromSharedSums(const Recipe& recipe) {
-  return CorrectionOf(recipe).takes_recipe() && recipe.mode == Calibration::kIndependent && recipe.heal == Heal::kOff;
+  const Correction& correction = CorrectionOf(recipe);  // the sums are those of the stream as it is
+  return correction.takes_recipe() && !correction.normed_adapters() && recipe.mode == Calibration::kIndependent &&
+         recipe.heal == Heal::kOff;
 }
 
 bool SameSetting(const Recipe& a, const Recipe& b) { return SettingText(a) == SettingText(b); }

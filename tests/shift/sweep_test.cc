@@ -136,7 +136,7 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
   const std::vector<SweepRow> rows = Run(axes);
   // Adapters in every mode with all weights, of which a mean update has no rank; refit and joint with all weights,
   // joint by rank; once each what has neither; auto by rank.
-  EXPECT_EQ(rows.size(), 2u * 3 * 2 * 2 + 3 * 2 + 2 + 2 * 2 + 7 + 2);
+  EXPECT_EQ(rows.size(), 3u * 3 * 2 * 2 + 3 * 2 + 2 + 2 * 2 + 7 + 2);
   EXPECT_EQ(Summarize(rows).size(), rows.size());
   const CalibrationSet calibration = MakeCalibration(100, kSamples);
   NoProgress progress;

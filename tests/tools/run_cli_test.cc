@@ -56,7 +56,8 @@ TEST_F(Cli, SecondsAddUpToTheWallClock) {
   EXPECT_GT(outcome.out.find("\nseconds:"), outcome.out.find("report: ")) << outcome.out;
   const Json seconds = ReadJson("r.json")["seconds"];
   double sum = 0;
-  for (const char* phase : {"open", "fit", "save", "evaluate", "report", "export"}) sum += seconds[phase].get<double>();
+  for (const char* phase : {"open", "fit", "save", "evaluate", "fidelity", "report", "export"})
+    sum += seconds[phase].get<double>();
   EXPECT_NEAR(seconds["total"].get<double>(), sum, 1e-9);
   EXPECT_LE(seconds["select"].get<double>() + seconds["calibrate"].get<double>(), seconds["fit"].get<double>());
   EXPECT_LE(sum, wall);
