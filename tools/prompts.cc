@@ -23,9 +23,7 @@ constexpr const char* kMessages[] = {
     "A train leaves at 9:40 and arrives at 13:15. How long does the journey take?",
     "Translate into French: The library opens at eight o'clock in the morning.",
     "Translate into German: My sister has lived in this house for ten years.",
-    "Summarize in one sentence: Bees visit flowers to collect nectar. While they do so, pollen sticks to their bodies "
-    "and "
-    "is carried to the next flower, which can then form seeds.",
+    "Summarize in one sentence: Bees visit flowers to collect nectar and carry pollen to the next flower.",
     "Write a Python function that returns the largest number in a list.",
     "Write a Python function that checks whether a string is a palindrome.",
     "Write a SQL query that counts the orders of each customer in a table named orders.",
@@ -46,8 +44,7 @@ constexpr const char* kMessages[] = {
     "Convert 5 kilometres to miles and explain the calculation.",
     "Write four lines of a poem about the first snow of the year.",
     "What should you do if a pan of oil catches fire?",
-    "Extract the names and dates from this text: Ada Lovelace was born on 10 December 1815, and Alan Turing on 23 June "
-    "1912.",
+    "Extract the names and dates: Ada Lovelace was born on 10 December 1815, Alan Turing on 23 June 1912.",
     "Explain to a child what money is for.",
 };
 
