@@ -2,6 +2,7 @@
 #include "include/shiftrt/fidelity.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "api/impl.h"
 #include "eval/fidelity.h"
@@ -11,19 +12,9 @@
 
 namespace shiftrt {
 
-namespace {
-
-void CheckModels(std::span<const ModelVariant> models) {
-  if (models.size() < 2)
-    FailUsage(Field("models"), "{} given, expected an original and at least one variant of it", models.size());
-}
-
-}  // namespace
-
 std::vector<SequenceFidelities> MeasureTokenFidelity(std::span<const ModelVariant> models,
                                                      std::span<const FidelitySequence> sequences,
                                                      const Resources& resources, Progress* progress) {
-  CheckModels(models);
   std::vector<ComparedModel> compared;
   for (const ModelVariant& variant : models) {
     const Model& model = variant.model.impl().model;
@@ -39,8 +30,7 @@ std::vector<SequenceFidelities> MeasureTokenFidelity(std::span<const ModelVarian
 
 std::vector<Fidelity> MeasureFidelity(std::span<const ModelVariant> models, const HeldOutText& heldout,
                                       const std::string& protocol, const Resources& resources, Progress* progress) {
-  CheckModels(models);
-  int64_t window = WindowOf(models.front().model, protocol);
+  int64_t window = std::numeric_limits<int64_t>::max();
   for (const ModelVariant& variant : models) window = std::min(window, WindowOf(variant.model, protocol));
   std::vector<Fidelity> found;
   for (const SequenceFidelities& variant :

@@ -101,6 +101,10 @@ LanguageModel LanguageModel::Without(std::span<const BlockPart> parts) const {
 }
 LanguageModel LanguageModel::Without(std::span<const int64_t> layers) const { return Without(WholeBlocks(layers)); }
 
+bool LanguageModel::HasSaved(const std::filesystem::path& directory) const {
+  return IsSavedFrom(directory, *impl_->model.weights);
+}
+
 LanguageModel LanguageModel::WithSaved(const std::filesystem::path& directory) const {
   return WithPlan(impl_->model, OpenSavedPlan(directory, *impl_->model.weights), {});
 }

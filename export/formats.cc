@@ -34,7 +34,7 @@ template <typename WhyNotOf>
 std::string WhyNotAdapters(const ExportFormat& format, const DepthPlan& plan) {
   const std::vector<const AdapterStage*> adapters = plan.Adapters();
   const auto has_place = [&](const AdapterStage* adapter) {
-    if (adapter->lra->low_rank() && adapter->lra->rank() == 0) return format.adapters || format.normed_adapters;
+    if (adapter->lra->bias_alone()) return format.adapters || format.normed_adapters;
     return adapter->lra->normed() ? format.normed_adapters : format.adapters;
   };
   const auto first = std::find_if_not(adapters.begin(), adapters.end(), has_place);
@@ -99,7 +99,7 @@ std::string Kept(const ExportFormat& format, const Model& model, const DepthPlan
   const std::vector<const BlockStage*> blocks = plan.Blocks();
   const auto own =
       std::count_if(blocks.begin(), blocks.end(), [](const BlockStage* block) { return block->own != nullptr; });
-  if (own > 0) parts.push_back(fmt::format("the weights that {} have of their own", counted(own, "block")));
+  if (own > 0) parts.push_back(fmt::format("own weights of {}", counted(own, "block")));
   if (plan.output) parts.emplace_back("a head or a final norm of its own");
   if (model.lora) parts.emplace_back("LoRA, merged");
   if (format.own_tensors && model.tokenizer) parts.emplace_back("the tokenizer");

@@ -112,7 +112,7 @@ void AddPlan(const ExportJob& job, const Original& original, GgufWriter& writer,
   bool low_rank = false;
   for (const AdapterStage* adapter : job.plan.Adapters()) {
     replaced.push_back(Names(adapter->parts, " "));
-    low_rank = low_rank || (adapter->lra->low_rank() && adapter->lra->rank() > 0);
+    low_rank = low_rank || (adapter->lra->low_rank() && !adapter->lra->bias_alone());
   }
   if (!replaced.empty()) writer.AddTexts(kGgufAdapters, replaced);
   writer.AddIntegers(kGgufRemoved, {original.removed.begin(), original.removed.end()});
@@ -183,7 +183,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
 std::string LosesInGguf(const DepthPlan& plan) {
   const std::vector<const AdapterStage*> adapters = plan.Adapters();
   const bool low_rank = std::any_of(adapters.begin(), adapters.end(), [](const AdapterStage* adapter) {
-    return adapter->lra->low_rank() && adapter->lra->rank() > 0;
+    return adapter->lra->low_rank() && !adapter->lra->bias_alone();
   });
   return low_rank ? "the factors of the adapters, which are multiplied out" : "";
 }

@@ -11,8 +11,6 @@ namespace shiftrt {
 
 namespace {
 
-bool IsBias(const Lra& lra) { return lra.low_rank() && lra.rank() == 0; }
-
 // Makes the tensors of the layers one by one.
 class ItemMaker {
  public:
@@ -30,8 +28,7 @@ class ItemMaker {
   void AddLayer(int64_t number, const GgufFileLayers::Layer& layer) {
     prefix_ = fmt::format("blk.{}.", number);
     if (layer.block >= 0) AddBlock(weights_.blocks[layer.block], layer.halves);
-    const bool linear = layer.placeholder || (layer.lra != nullptr && !IsBias(*layer.lra));
-    if (linear) AddMatrix(layer.lra);
+    if (layer.matrix) AddMatrix(layer.lra);
     if (layer.block < 0 || !RunsMlp(layer.halves)) AddNoMlp(layer.lra);
   }
 
@@ -66,7 +63,7 @@ class ItemMaker {
   // W of h += W norm(h), (output, input), and the weight of the norm; zeros for a bias or none.
   void AddMatrix(const Lra* lra) {
     const int64_t d = config_.hidden;
-    const bool bias = lra == nullptr || IsBias(*lra);
+    const bool bias = lra == nullptr || lra->bias_alone();
     Matrix<float> weight = bias ? Matrix<float>::Zeros(d, d) : Matrix<float>(d, d);
     for (int64_t i = 0; !bias && i < d; ++i)
       for (int64_t j = 0; j < d; ++j) weight(j, i) = lra->a(i, j);
@@ -108,7 +105,7 @@ DepthPlan WithDenseAdapters(const Context& context, const DepthPlan& plan) {
     stage = stage.Visit([](const BlockStage& block) -> Stage { return block; },
                         [&](const AdapterStage& adapter) -> Stage {
                           const Lra& lra = *adapter.lra;
-                          if (!lra.low_rank() || IsBias(lra)) return adapter;
+                          if (!lra.low_rank() || lra.bias_alone()) return adapter;
                           Lra full;
                           full.a = Matrix<float>(lra.hidden(), lra.hidden());
                           MatMulRight(context, lra.p.view(), lra.q.view(), false, full.a.view());
@@ -134,10 +131,9 @@ GgufFileLayers::GgufFileLayers(const ModelConfig& config, const DepthPlan& plan)
         [&](const AdapterStage& adapter) { layer.lra = adapter.lra.get(); });
     if (alike) continue;
     const bool attention = layer.block >= 0 && RunsAttention(layer.halves),
-               mlp = layer.block >= 0 && RunsMlp(layer.halves), matrix = layer.lra != nullptr && !IsBias(*layer.lra);
-    layer.placeholder = layers_.size() == 1 && !attention && !matrix;
-    const bool linear = matrix || layer.placeholder;
-    sizes_.Add(attention || linear ? config.heads : 0, attention ? config.kv_heads : 0,
+               mlp = layer.block >= 0 && RunsMlp(layer.halves);
+    layer.matrix = (layer.lra != nullptr && !layer.lra->bias_alone()) || (layers_.size() == 1 && !attention);
+    sizes_.Add(attention || layer.matrix ? config.heads : 0, attention ? config.kv_heads : 0,
                mlp ? config.intermediate : kNoMlpUnits);
   }
 }

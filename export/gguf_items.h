@@ -31,9 +31,9 @@ class GgufFileLayers {
     int64_t block = -1;  // its index among the kept blocks, or -1
     Halves halves = Halves::kBoth;
     const Lra* lra = nullptr;  // or null
-    // A matrix of zeros stands in the place of the attention: llama.cpp takes the sizes of heads from the first layer,
-    // which therefore has some.
-    bool placeholder = false;
+    // A matrix is in the place of the attention: that of an adapter, or zeros in the first layer, because llama.cpp
+    // takes the sizes of heads from it.
+    bool matrix = false;
   };
   // `config`: that of the kept blocks. The plan must outlive the result.
   GgufFileLayers(const ModelConfig& config, const DepthPlan& plan);

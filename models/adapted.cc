@@ -65,6 +65,12 @@ fs::path AdaptedBase(const fs::path& directory) {
   return header.standalone() ? directory : fs::path(header.base);
 }
 
+bool IsSavedFrom(const fs::path& directory, const Weights& weights) {
+  std::error_code error;
+  return fs::exists(directory / kAdaptedFile, error) &&
+         ReadHeader(directory / kAdaptedFile).fingerprint == weights.Fingerprint();
+}
+
 DepthPlan OpenSavedPlan(const fs::path& directory, const Weights& weights) {
   const fs::path file = directory / kAdaptedFile;
   const AdaptedHeader header = ReadHeader(file);

@@ -12,6 +12,9 @@ inline constexpr const char* kAdaptedFile = "shiftrt.json";
 // not fit, and a base model that is missing or has another fingerprint.
 Model OpenAdapted(const std::filesystem::path& directory, const LoadOptions& options);
 
+// True if the directory was saved from a model of these weights. Reads no weights. Throws Error for a malformed file.
+bool IsSavedFrom(const std::filesystem::path& directory, const Weights& weights);
+
 // Opens only the plan of a saved directory, for a model that is open already. Throws Error as OpenAdapted does.
 DepthPlan OpenSavedPlan(const std::filesystem::path& directory, const Weights& weights);
 

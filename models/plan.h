@@ -28,6 +28,7 @@ struct Lra {
 
   bool normed() const { return !norm.empty(); }
   bool low_rank() const { return a.empty(); }
+  bool bias_alone() const { return low_rank() && rank() == 0; }
   int64_t hidden() const { return b.cols(); }
   int64_t rank() const { return low_rank() ? p.cols() : hidden(); }
   int64_t parameters() const { return a.size() + p.size() + q.size() + b.size() + norm.size(); }

@@ -89,25 +89,15 @@ RecipeText RecipeTextOf(const Recipe& recipe) {
   for (const RecipeField& field : kFields) {
     if (field.read_as != Setting::kCount && !accepted.has(field.read_as)) continue;
     const std::string words = field.words(recipe);
-    if (const auto* member = std::get_if<std::string RecipeText::*>(&field.recorded)) text.** member = words;
-    if (const auto* member = std::get_if<std::optional<bool> RecipeText::*>(&field.recorded))
-      text.** member = words == "true";
-    if (std::holds_alternative<std::optional<uint64_t> RecipeText::*>(field.recorded)) text.seed = recipe.seed;
+    std::visit(Overloaded{[](std::monostate) {}, [&](std::string RecipeText::*member) { text.*member = words; },
+                          [&](std::optional<bool> RecipeText::*member) { text.*member = words == "true"; },
+                          [&](std::optional<uint64_t> RecipeText::*member) {
+                            uint64_t& value = (text.*member).emplace();
+                            Check(ParseNumber(words, &value), "{}: \"{}\" is no number", field.name, words);
+                          }},
+               field.recorded);
   }
   return text;
-}
-
-Recipe RecipeOf(const RecipeText& text) {
-  Recipe recipe;
-  for (const RecipeField& field : kFields) {
-    if (const auto* member = std::get_if<std::string RecipeText::*>(&field.recorded))
-      if (!(text.**member).empty()) field.set(text.**member, recipe);
-    if (const auto* member = std::get_if<std::optional<bool> RecipeText::*>(&field.recorded))
-      if (text.**member) field.set(Words(*(text.**member)), recipe);
-    if (const auto* member = std::get_if<std::optional<uint64_t> RecipeText::*>(&field.recorded))
-      if (text.**member) field.set(fmt::format("{}", *(text.**member)), recipe);
-  }
-  return recipe;
 }
 
 }  // namespace shiftrt

@@ -41,8 +41,5 @@ std::string SettingText(const Recipe& recipe, bool seed = false);
 
 // The settings that the corrections of the recipe read.
 RecipeText RecipeTextOf(const Recipe& recipe);
-// The recipe that RecipeTextOf() wrote down. Settings without a value have their defaults. Throws UsageError for words
-// that a setting cannot have.
-Recipe RecipeOf(const RecipeText& text);
 
 }  // namespace shiftrt

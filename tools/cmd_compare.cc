@@ -66,7 +66,10 @@ std::vector<ModelVariant> ComparedModels(const CompareOptions& options) {
   if (options.with.empty()) return OfSaved(options);
   std::vector<ModelVariant> models = {{"original", "original", Original(options)}};
   for (const std::string& name : options.with) {
-    ModelVariant variant = BesideOriginal(options.common, models.front().model, name);
+    CommonOptions common = options.common;
+    common.model = name;
+    common.lora.clear();  // it is one of --model
+    ModelVariant variant = BesideOriginal(common, models.front().model);
     for (const ModelVariant& known : models)
       if (known.name == variant.name)
         FailUsage("--with {}: another model is called {}, too; rename the directory", name, variant.name);

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
 
 #include "shiftrt/evaluate.h"
 #include "shiftrt/fidelity.h"
@@ -63,11 +65,11 @@ Json ByDocument(const PplOptions& options, const LanguageModel& model, const Res
 }
 
 // The perplexities of the model and of its original, and how far the model is from it, in one pass.
-Json Against(const PplOptions& options, const LanguageModel& model, const Resources& resources, Progress& progress) {
-  const std::vector<ModelVariant> models = WithOriginal(options.common, options.against, model);
+Json Against(const PplOptions& options, std::span<const ModelVariant> models, const Resources& resources,
+             Progress& progress) {
   HeldOutText text = ReadHeldOutText(models.front().model, options.text);
   Limit(options.text_tokens, models.front().model, options.protocol, text);
-  const HeldOutText other = ReadHeldOutText(model, options.text);
+  const HeldOutText other = ReadHeldOutText(models.back().model, options.text);
   if (text.all != other.all || !std::equal(text.tokens.begin(), text.tokens.end(), other.tokens.begin()))
     FailUsage(
         "{}: the tokenizers of {} and {} read this text differently, so that their predictions cannot be compared "
@@ -85,7 +87,7 @@ Json Against(const PplOptions& options, const LanguageModel& model, const Resour
              PlusMinus(found.log_perplexity_ratio_error, 6));
   fmt::print("{}", table.Text());
   Json json = FidelityJson(found);
-  json.update({{"model", model.Name()},
+  json.update({{"model", options.common.model},
                {"against", options.against},
                {"text", text.source},
                {"tokens_of_text", text.all},
@@ -103,12 +105,19 @@ int Run(const PplOptions& options) {
   if (options.common.split != 1 && !options.against.empty())
     throw UsageError("--against does not work with --split, where no process has the whole models");
   const Resources resources = options.common.MakeResources();
-  const LanguageModel model = options.common.OpenLanguageModel();
+  std::vector<ModelVariant> models;
+  if (options.against.empty()) {
+    models.push_back({"model", "model", options.common.OpenLanguageModel()});
+  } else {
+    models = WithOriginal(options.common, options.against);
+  }
   options.common.processes->FirstBeforeOthers(
       [&] { return PullMissingText(options.text, options.common.offline, options.common.quiet); });
   const auto progress = options.common.MakeProgress();
-  const auto measure = harness ? ByDocument : options.against.empty() ? ByWindow : Against;
-  options.common.WriteJson(measure(options, model, resources, *progress));
+  const LanguageModel& model = models.back().model;
+  options.common.WriteJson(harness             ? ByDocument(options, model, resources, *progress)
+                           : models.size() > 1 ? Against(options, models, resources, *progress)
+                                               : ByWindow(options, model, resources, *progress));
   return 0;
 }
 

@@ -46,11 +46,16 @@ constexpr FieldFlag kFlags[] = {
     {"weighting", "--token-weight"},
 };
 
+std::string WithDashes(std::string_view field) {
+  std::string flag = fmt::format("--{}", field);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
 // The name of the option of `command` that sets a field of the library; "" if it has none.
 std::string FlagOf(std::string_view field, const CLI::App& command) {
   if (std::find(std::begin(kOptions), std::end(kOptions), field) != std::end(kOptions)) {
-    std::string flag = fmt::format("--{}", field);
-    std::replace(flag.begin(), flag.end(), '_', '-');
+    std::string flag = WithDashes(field);
     if (FindOption(command, flag) != nullptr) return flag;
   }
   for (const FieldFlag& known : kFlags)
@@ -63,9 +68,7 @@ std::string FlagOf(std::string_view field, const CLI::App& command) {
 std::string FlagNamed(std::string_view field) {
   for (const FieldFlag& known : kFlags)
     if (known.field == field) return std::string(known.flag);
-  std::string flag = fmt::format("--{}", field);
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return flag;
+  return WithDashes(field);
 }
 
 CLI::Option* OptionOf(std::string_view field, CLI::App& command) { return FindOption(command, FlagOf(field, command)); }

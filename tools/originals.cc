@@ -13,26 +13,18 @@ std::optional<LanguageModel> OriginalWithin(const LanguageModel& model) {
   return variants.front().model;
 }
 
-std::vector<ModelVariant> WithOriginal(const CommonOptions& common, const std::string& name,
-                                       const LanguageModel& variant) {
-  CommonOptions options = common;
+std::vector<ModelVariant> WithOriginal(const CommonOptions& variant, const std::string& name) {
+  CommonOptions options = variant;
   options.model = name;
   options.lora.clear();
-  LanguageModel original = options.OpenLanguageModel();
-  if (original.MadeBy() == nullptr && original.WeightsFingerprint() == variant.WeightsFingerprint())
-    if (const std::optional<LanguageModel> within = OriginalWithin(variant)) original = *within;
-  const std::string label = NameOfDirectory(common.model);
-  return {{"original", "original", original}, {label, label, variant}};
+  const LanguageModel original = options.OpenLanguageModel();
+  return {{"original", "original", original}, BesideOriginal(variant, original)};
 }
 
-ModelVariant BesideOriginal(const CommonOptions& common, const LanguageModel& original, const std::string& name) {
-  CommonOptions options = common;
-  options.model = name;
-  options.lora.clear();
-  const LanguageModel opened = options.OpenLanguageModel();
-  const std::string label = NameOfDirectory(name);
-  const bool alike = opened.MadeBy() != nullptr && opened.WeightsFingerprint() == original.WeightsFingerprint();
-  return {label, label, alike ? original.WithSaved(name) : opened};
+ModelVariant BesideOriginal(const CommonOptions& variant, const LanguageModel& original) {
+  const std::string label = NameOfDirectory(variant.model);
+  const bool saved = variant.lora.empty() && original.HasSaved(variant.model);
+  return {label, label, saved ? original.WithSaved(variant.model) : variant.OpenLanguageModel()};
 }
 
 void CheckReadAlike(const ModelVariant& original, const ModelVariant& variant, const std::string& text) {

@@ -17,13 +17,11 @@ struct CommonOptions;
 // whose directory has not all blocks of its original.
 std::optional<LanguageModel> OriginalWithin(const LanguageModel& model);
 
-// The original model `name` and the variant. One copy of the weights serves both where they are the same.
-std::vector<ModelVariant> WithOriginal(const CommonOptions& common, const std::string& name,
-                                       const LanguageModel& variant);
+// The original model `name`, and the variant of these options.
+std::vector<ModelVariant> WithOriginal(const CommonOptions& variant, const std::string& name);
 
-// A model that is given by its directory or file beside the original, over the original's weights where they are its
-// own.
-ModelVariant BesideOriginal(const CommonOptions& common, const LanguageModel& original, const std::string& name);
+// The variant of these options, over the original's weights if it was saved from a model of them.
+ModelVariant BesideOriginal(const CommonOptions& variant, const LanguageModel& original);
 
 // Throws Error unless the tokenizers of both read the text alike, which a comparison token by token needs.
 void CheckReadAlike(const ModelVariant& original, const ModelVariant& variant, const std::string& text);

@@ -114,6 +114,10 @@ class LanguageModel {
   /// \throws Error for a layer that does not exist
   LanguageModel Without(std::span<const int64_t> layers) const;
 
+  /// \param directory any path
+  /// \return whether Save() wrote it for a model of the same weights, so that WithSaved() takes it
+  /// \throws Error for a directory that Save() wrote and whose file is malformed
+  bool HasSaved(const std::filesystem::path& directory) const;
   /// The plan that Save() wrote to a directory, over the weights of this model.
   /// \param directory a directory that Save() wrote for a model of the same weights
   /// \return the saved model

@@ -33,15 +33,16 @@ std::vector<int32_t> Tokens(const Weights& weights, int64_t count) {
   return tokens;
 }
 
-std::shared_ptr<const Lra> MakeAdapter(int64_t d, int64_t rank) {
+std::shared_ptr<const Lra> MakeAdapter(int64_t d, int64_t rank, bool normed = false) {
   Random random(static_cast<uint64_t>(rank + 1));
   const auto fill = [&](int64_t rows, int64_t cols) {
     Matrix<float> m(rows, cols);
     for (float& x : m.span()) x = static_cast<float>(0.2 * (random.Uniform() - 0.5));
     return m;
   };
-  return std::make_shared<const Lra>(rank > 0 ? Lra{{}, fill(d, rank), fill(rank, d), fill(1, d)}
-                                              : Lra{fill(d, d), {}, {}, fill(1, d)});
+  Lra lra = rank > 0 ? Lra{{}, fill(d, rank), fill(rank, d), fill(1, d)} : Lra{fill(d, d), {}, {}, fill(1, d)};
+  if (normed) lra.norm = fill(1, d);
+  return std::make_shared<const Lra>(std::move(lra));
 }
 
 Matrix<float> RandomValues(int64_t rows, int64_t cols) {
@@ -52,9 +53,9 @@ Matrix<float> RandomValues(int64_t rows, int64_t cols) {
 }
 
 // A plan with the first block replaced by an adapter of this rank; rank 0 means full rank.
-DepthPlan Corrected(const Weights& weights, int64_t rank) {
+DepthPlan Corrected(const Weights& weights, int64_t rank, bool normed = false) {
   const std::vector<int64_t> removed = {0};
-  const std::vector<std::shared_ptr<const Lra>> adapters = {MakeAdapter(weights.config.hidden, rank)};
+  const std::vector<std::shared_ptr<const Lra>> adapters = {MakeAdapter(weights.config.hidden, rank, normed)};
   return DepthPlan::Corrected(weights.config.layers, removed, adapters);
 }
 
@@ -198,7 +199,8 @@ TEST_F(ModelOnGpu, TheGatedProductAgreesWithTheCpu) {
 
 TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   const auto weights = MakeWeights(kLlama, DType::kBFloat16);
-  for (const int64_t rank : {0, 1, 64}) ExpectParity(weights, Corrected(*weights, rank));
+  for (const int64_t rank : {0, 1, 64})
+    for (const bool normed : {false, true}) ExpectParity(weights, Corrected(*weights, rank, normed));
   const auto full = Corrected(*weights, 0).stages[0].adapter();
   for (const int count : {2, 3}) {  // full-rank adapters, one after the other
     DepthPlan plan = Corrected(*weights, 0);

@@ -63,6 +63,15 @@ inline std::shared_ptr<const Lra> SmallAdapter(int64_t d, int64_t rank, uint64_t
                                               : Lra{fill(d, d), {}, {}, fill(1, d)});
 }
 
+// The same on the normed stream.
+inline std::shared_ptr<const Lra> NormedAdapter(int64_t hidden, int64_t rank) {
+  const auto plain = SmallAdapter(hidden, rank, 7);
+  Matrix<float> norm(1, hidden);
+  for (int64_t i = 0; i < hidden; ++i) norm(0, i) = 1 + plain->b(0, i);
+  return std::make_shared<const Lra>(
+      Lra{plain->a.Clone(), plain->p.Clone(), plain->q.Clone(), plain->b.Clone(), std::move(norm)});
+}
+
 // Blocks 0 and 2 of three are replaced, one by factors and one by a full map.
 inline DepthPlan CorrectedPlan(const Weights& weights) {
   const std::vector<int64_t> removed = {0, 2};

@@ -17,6 +17,7 @@
 #include "models/families.h"
 #include "runtime/check.h"
 #include "runtime/random.h"
+#include "tests/engine/golden.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {
@@ -306,21 +307,17 @@ TEST(Gradients, TheStreamHasTheBitsOfTheDecoder) {
   for (const auto& entry : std::filesystem::directory_iterator(TestDirectory() / "goldens/models")) {
     const auto weights = WeightsOf(entry.path() / "config.json");
     const int64_t layers = weights->config.layers;
-    auto adapter = std::make_shared<Lra>();
+    const int64_t hidden = weights->config.hidden;
+    const auto adapter = layers > 2 ? test::NormedAdapter(hidden, 3) : test::SmallAdapter(hidden, 3, 1);
     Random random(5);
     const auto fill = [&](int64_t rows, int64_t cols) {
       Matrix<float> matrix(rows, cols);
       for (float& x : matrix.span()) x = static_cast<float>(random.Normal()) / 8;
       return matrix;
     };
-    adapter->p = fill(weights->config.hidden, 3);
-    adapter->q = fill(3, weights->config.hidden);
-    adapter->b = fill(1, weights->config.hidden);
-    if (weights->config.layers > 2) adapter->norm = fill(1, weights->config.hidden);
     DepthPlan plan{{BlockStage{.layer = 0}, AdapterStage{{0}, adapter}, BlockStage{.layer = 1, .halves = Halves::kMlp},
                     BlockStage{.layer = layers - 1}}};
-    const Matrix<float> norm = fill(1, weights->config.hidden),
-                        head = fill(weights->config.vocab, weights->config.hidden);
+    const Matrix<float> norm = fill(1, hidden), head = fill(weights->config.vocab, hidden);
     plan.output = std::make_shared<OutputWeights>(OutputWeights{
         {norm.data(), DType::kFloat32, {norm.cols()}}, {head.data(), DType::kFloat32, {head.rows(), head.cols()}}});
     const Context context = Threads(2);
@@ -343,23 +340,6 @@ TEST(Gradients, TheStreamHasTheBitsOfTheDecoder) {
 
 // ---- against central differences
 
-// An adapter on the normed stream; rank 0: a full one.
-std::shared_ptr<const Lra> NormedAdapter(Random& random, int64_t hidden, int64_t rank) {
-  const auto fill = [&](int64_t rows, int64_t cols) {
-    Matrix<float> matrix(rows, cols);
-    for (float& x : matrix.span()) x = static_cast<float>(random.Normal()) / 8;
-    return matrix;
-  };
-  Lra lra;
-  if (rank == 0) lra.a = fill(hidden, hidden);
-  if (rank > 0) lra.p = fill(hidden, rank);
-  if (rank > 0) lra.q = fill(rank, hidden);
-  lra.b = fill(1, hidden);
-  lra.norm = fill(1, hidden);
-  for (float& x : lra.norm.span()) x += 1;
-  return std::make_shared<const Lra>(std::move(lra));
-}
-
 // Blocks of tensors of their own, halves as stages of their own, biases, dropout, adapters on the normed stream.
 TEST(Gradients, AreCentralDifferences) {
   const auto weights = GoldenWeights("llama_bias");
@@ -367,27 +347,20 @@ TEST(Gradients, AreCentralDifferences) {
   Random random(3);
   const int64_t hidden = weights->config.hidden;
   DepthPlan plan{{BlockStage{.layer = 0, .halves = Halves::kAttention}, BlockStage{.layer = 0, .halves = Halves::kMlp},
-                  AdapterStage{{0}, NormedAdapter(random, hidden, 3)}, BlockStage{.layer = 1, .own = own},
-                  AdapterStage{{2}, NormedAdapter(random, hidden, 0)}, BlockStage{.layer = 2, .halves = Halves::kMlp}}};
+                  AdapterStage{{0}, test::NormedAdapter(hidden, 3)}, BlockStage{.layer = 1, .own = own},
+                  AdapterStage{{2}, test::NormedAdapter(hidden, 0)}, BlockStage{.layer = 2, .halves = Halves::kMlp}}};
   GradientEngine engine(Threads(2), weights, plan);
   Parameters parameters(engine);
   TrainedParameters trained;
   trained.lora = {.scale = 2, .dropout = 0.3f, .seed = 11, .step = 5};
   for (const Stage& stage : plan.stages) {
     StageParameters& of = trained.stages.emplace_back();
-    if (stage.CorrectedParts() == std::vector<BlockPart>{0} || stage.CorrectedParts() == std::vector<BlockPart>{2}) {
+    if (const auto parts = stage.CorrectedParts(); !parts.empty() && parts.front().layer != 1) {
       const Lra& lra = *stage.adapter().lra;
-      const auto add = [&](const char* name, const Matrix<float>& m) {
-        return parameters.Add(fmt::format("{}.{}", trained.stages.size(), name),
-                              {m.data(), DType::kFloat32, {m.rows(), m.cols()}});
-      };
-      if (lra.low_rank()) {
-        of.p = add("p", lra.p);
-        of.q = add("q", lra.q);
-      } else {
-        of.a = add("a", lra.a);
-      }
-      of.b = add("b", lra.b);
+      for (const auto& [to, m] : {std::pair(&of.a, &lra.a), {&of.p, &lra.p}, {&of.q, &lra.q}, {&of.b, &lra.b}})
+        if (!m->empty())
+          *to = parameters.Add(fmt::format("{}.{}x{}", trained.stages.size(), m->rows(), m->cols()),
+                               {m->data(), DType::kFloat32, {m->rows(), m->cols()}});
       continue;
     }
     of.tensors.resize(BlockTensors().size());

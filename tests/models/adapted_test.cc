@@ -19,6 +19,14 @@ TEST_F(Adapted, ComesBackBitForBit) {
 }
 
 // Each field of a provenance is set to a value that is not its default.
+TEST_F(Adapted, IsKnownByTheWeightsItWasMadeFrom) {
+  Save(base_, false, {});
+  EXPECT_TRUE(IsSavedFrom(saved_, *base_.weights));
+  EXPECT_FALSE(IsSavedFrom(saved_, *Make("other", 2).weights));
+  EXPECT_FALSE(IsSavedFrom(base_.directory, *base_.weights)) << "a checkpoint";
+  EXPECT_FALSE(IsSavedFrom(directory_.path() / "nothing", *base_.weights));
+}
+
 TEST_F(Adapted, ProvenanceComesBackWhole) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
   Provenance made;
