@@ -21,11 +21,12 @@ constexpr int64_t kHeadRows = 2048;  // rows of the head that are computed at on
 bool HasGradient(const Parameter& parameter) { return !parameter.gradient.empty(); }
 
 bool IsFinite(const TensorView& tensor) {
-  if (tensor.empty()) return true;
-  return WithElements(tensor, [&](const auto* values) {
-    return std::all_of(values, values + tensor.elements(),
-                       [](auto value) { return std::isfinite(static_cast<float>(value)); });
+  bool finite = true;
+  if (tensor.empty()) return finite;
+  ForEachWidenedRow(tensor, [&](int64_t, const std::vector<float>& row) {
+    finite = finite && std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); });
   });
+  return finite;
 }
 
 // Rows whose token is predicted, and how much each of them counts.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "export/gguf_items.h"
 #include "export/gguf_tokenizer.h"
@@ -62,6 +63,15 @@ int64_t FileType(BlockType type) {
     case BlockType::kF16: return 1;
     case BlockType::kQ8_0: return 7;
     case BlockType::kBF16: return 32;
+    case BlockType::kQ4_0: return 2;
+    case BlockType::kQ4_1: return 3;
+    case BlockType::kQ5_0: return 8;
+    case BlockType::kQ5_1: return 9;
+    case BlockType::kQ2_K: return 10;
+    case BlockType::kQ3_K: return 12;  // of the mixtures of a type, the one in the middle: Q3_K_M
+    case BlockType::kQ4_K: return 15;
+    case BlockType::kQ5_K: return 17;
+    case BlockType::kQ6_K: return 18;
     default: return 0;
   }
 }
@@ -83,18 +93,22 @@ void WritePart(const ExportJob& job, const GgufItem& item, const TensorView& ten
   for (int64_t first = 0; first < rows; first += per_piece) {
     const int64_t count = std::min(per_piece, rows - first);
     std::atomic<bool> finite = true;
-    WithElements(tensor, [&](const auto* data) {
-      ParallelFor(job.context, count, 16, [&](int64_t begin, int64_t end) {
-        std::vector<float> values(columns);
-        bool good = true;
-        for (int64_t i = begin; i < end; ++i) {
-          const auto* const row = data + ModelRow(first + i, rows, item.interleaved_heads) * columns;
-          for (int64_t j = 0; j < columns; ++j) values[j] = static_cast<float>(row[j]);
-          for (int64_t j = 0; item.offset != 0 && j < columns; ++j) values[j] += item.offset;
-          EncodeBlocks(item.type, values.data(), columns, piece.data() + i * row_bytes, good);
+    ParallelFor(job.context, count, 16, [&](int64_t begin, int64_t end) {
+      std::vector<float> values(columns);
+      bool good = true;
+      for (int64_t i = begin; i < end; ++i) {
+        const std::byte* const row = static_cast<const std::byte*>(tensor.data) +
+                                     ModelRow(first + i, rows, item.interleaved_heads) * BytesOf(tensor.dtype, columns);
+        std::byte* const out = piece.data() + i * row_bytes;
+        if (IsQuantised(tensor.dtype) && BlockTypeOf(tensor.dtype) == item.type) {  // as they came
+          std::memcpy(out, row, static_cast<size_t>(row_bytes));
+          continue;
         }
-        if (!good) finite = false;
-      });
+        Widen(tensor.dtype, row, columns, values.data());
+        for (int64_t j = 0; item.offset != 0 && j < columns; ++j) values[j] += item.offset;
+        EncodeBlocks(item.type, values.data(), columns, out, good);
+      }
+      if (!good) finite = false;
     });
     Check(finite, "tensor {} has a number that {} cannot hold", item.name, TraitsOf(item.type).name);
     file.Write(std::span(piece.data(), static_cast<size_t>(count * row_bytes)));
@@ -137,9 +151,13 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   writer.AddText("general.type", "model");
   writer.AddText("general.name",
                  fmt::format("{}, {} of {} blocks", original.name, original.kept.size(), original.layers));
-  if (const std::string quantisation = QuantisationOf(job.model.weights->directory); !quantisation.empty())
+  // Quantised tensors that were not expanded are written as they came.
+  const bool as_they_came = IsQuantised(job.model.weights->blocks.front().up.dtype) && !job.settings.q8_0;
+  if (const std::string quantisation = QuantisationOf(job.model.weights->directory);
+      !quantisation.empty() && !as_they_came) {
     writer.AddText("general.description", "dequantised from " + quantisation);
-  if (std::string note = NoteOfQuantisation(*job.model.weights); !note.empty()) notes.push_back(std::move(note));
+    notes.push_back(NoteOfQuantisation(*job.model.weights));
+  }
   writer.AddInteger("general.file_type", FileType(GgufTypeOf(kept.blocks.front().up, job.settings.q8_0)));
   writer.AddInteger("general.quantization_version", 2);
   if (NeedsLayers(job.plan)) AddPlan(job, original, writer, notes);

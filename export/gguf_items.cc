@@ -41,7 +41,11 @@ class ItemMaker {
       if (!Reads(halves, row)) continue;
       GgufItem& item = Add(prefix_ + tensor.name, block.*row.member);
       item.shape = tensor.shape;
-      for (size_t part = 1; part < tensor.parts.size(); ++part) item.parts.push_back(block.*tensor.parts[part]->member);
+      for (size_t part = 1; part < tensor.parts.size(); ++part) {
+        item.parts.push_back(block.*tensor.parts[part]->member);
+        if (item.parts.back().dtype != item.parts.front().dtype && !q8_0_ && tensor.shape.size() > 1)
+          item.type = BlockTypeOf(ExpandedType(item.parts.front().dtype));  // one of them is the plan's own
+      }
       if (IsInterleavedInGguf(architecture_, config_, row))
         item.interleaved_heads = row.output == Axis::kQueries ? config_.heads : config_.kv_heads;
       if (row.kind == BlockTensor::Kind::kNorm) item.offset = config_.block.norm_offset;

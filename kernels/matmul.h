@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with a weight matrix as stored in checkpoints: y = x W' (+ bias), W (out, in) row-major in its own dtype.
-// Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32. On AMX the errors are those
+// Accumulation is in float32; 16-bit and quantised weights are widened to float32 without another rounding than that of
+// the format; activations stay float32. On AMX the errors are those
 // of float32 too, numbers below 2^-126 count as 0, and infinity times a number may be NaN (docs/cpu.md).
 //
 // With Products::kBFloat16, both operands are rounded to bfloat16 first (to nearest, numbers below 2^-126 to 0), and
@@ -16,7 +17,7 @@
 
 namespace shiftrt {
 
-// y (m, n) = x (m, k) W' + bias, W (n, k) float32, float16 or bfloat16; bias (n), any of those types, or empty.
+// y (m, n) = x (m, k) W' + bias, W (n, k) of any type but float64; bias (n), the same, or empty.
 // With `accumulate` the result is added to y. y must not alias x. Small m use an algorithm that processes one row of W
 // at a time, larger m a blocked one. The result does not depend on the number of threads.
 void MatMul(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,

@@ -2,17 +2,17 @@
 // Converts small tensors of any stored type to float32.
 #pragma once
 
+#include <iterator>
 #include <vector>
 
-#include "runtime/elements.h"
+#include "runtime/block_types.h"
+#include "runtime/tensor.h"
 
 namespace shiftrt {
 
 inline std::vector<float> Widened(const TensorView& tensor) {
   std::vector<float> out(tensor.empty() ? 0 : tensor.elements());
-  WithElements(tensor, [&](const auto* values) {
-    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(values[i]);
-  });
+  if (!out.empty()) Widen(tensor.dtype, tensor.data, std::ssize(out), out.data());
   return out;
 }
 

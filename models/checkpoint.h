@@ -41,7 +41,8 @@ std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directo
 // Opens `file`, a GGUF file or the first part of a split one (models/gguf.h).
 std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config);
 
-// The type that the tensor gets in memory: `dtype`, or with kAuto its type in the file, or bfloat16 if it is quantised.
+// The type that the tensor gets in memory: `dtype`, or with kAsStored its type in the file, or with kExpanded that or
+// bfloat16 if it is quantised. A quantised vector is expanded in any case.
 DType MemoryType(const FileTensor& tensor, WeightType dtype);
 
 // Returns `tensor` in the type that `options` asks for: a view of the mapped file if it has that type there, otherwise

@@ -41,13 +41,16 @@ std::string NoteOfQuantisation(const Weights& weights) {
   if (quantisation.empty()) return "";
   std::string note = fmt::format(
       "The weights were dequantised from {}, and are not those of the model that was quantised.", quantisation);
-  const auto embedding = weights.stored.find(weights.embedding.data), head = weights.stored.find(weights.head.data);
-  if (!weights.config.tied_head && embedding != weights.stored.end() && head != weights.stored.end() &&
-      embedding->second.type != head->second.type)
+  const auto type_of = [&](const TensorView& table) {
+    const auto stored = weights.stored.find(table.data);
+    return std::string(stored != weights.stored.end() ? stored->second.TypeName() : Name(table.dtype));
+  };
+  const std::string embedding = type_of(weights.embedding), head = type_of(weights.head);
+  if (!weights.config.tied_head && embedding != head)
     note += fmt::format(
         " The file has the embedding table in {} and the head in {}: they are two tensors here, even if the model had "
         "one for both.",
-        embedding->second.TypeName(), head->second.TypeName());
+        embedding, head);
   return note;
 }
 

@@ -119,6 +119,18 @@ TensorView Converted(const std::string& where, const FileTensor& tensor, Weights
   return {copy->data(), DTypeOf<T>::value, tensor.shape};
 }
 
+// A copy of quantised rows in the order of the model.
+TensorView Reordered(const FileTensor& tensor, DType type, Weights& weights) {
+  const FileRows rows(tensor);
+  auto copy = std::make_shared<Buffer<std::byte>>(tensor.bytes());
+  for (int64_t i = 0; i < rows.count; ++i)
+    std::memcpy(copy->data() + i * rows.bytes, tensor.data + rows.InFile(i) * rows.bytes,
+                static_cast<size_t>(rows.bytes));
+  weights.storage.push_back(copy);
+  weights.stored[copy->data()] = tensor;
+  return {copy->data(), type, tensor.shape};
+}
+
 // A unique address without memory, for a tensor that another process holds. It must not be read.
 TensorView Elsewhere(const FileTensor& tensor, DType type, Weights& weights) {
   TensorView view{nullptr, type, tensor.shape};
@@ -136,19 +148,24 @@ DType MemoryType(const FileTensor& tensor, WeightType dtype) {
     case WeightType::kFloat32: return DType::kFloat32;
     case WeightType::kFloat16: return DType::kFloat16;
     case WeightType::kBFloat16: return DType::kBFloat16;
+    case WeightType::kExpanded: return ExpandedType(DTypeOfBlocks(tensor.type));
     case WeightType::kAsStored: break;
   }
-  return PlainType(tensor.type).value_or(DType::kBFloat16);
+  // Vectors are read element by element.
+  const DType stored = DTypeOfBlocks(tensor.type);
+  return tensor.shape.size() == 2 && tensor.offset == 0 ? stored : ExpandedType(stored);
 }
 
 TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool here, const LoadOptions& options,
                       Weights& weights) {
   if (here && options.check_finite) CheckFinite(where, tensor);
   const DType type = MemoryType(tensor, options.dtype);
-  const bool aligned = reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
-  if (PlainType(tensor.type) == type && tensor.interleaved_heads == 0 && tensor.offset == 0 && aligned)
-    return {tensor.data, type, tensor.shape};
+  // Quantised blocks are read byte by byte, at any address.
+  const bool aligned = IsQuantised(type) || reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
+  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0;
+  if (same && tensor.interleaved_heads == 0 && aligned) return {tensor.data, type, tensor.shape};
   if (!here) return Elsewhere(tensor, type, weights);
+  if (IsQuantised(type)) return Reordered(tensor, type, weights);
   return WithType(type, [&]<typename T>(std::type_identity<T>) { return Converted<T>(where, tensor, weights); });
 }
 

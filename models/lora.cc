@@ -104,19 +104,19 @@ Matrix<float> Changed(const TensorView& weight, const LoraFactors& factors, floa
         "LoRA factors for {} are ({}, {}) and ({}, {}), for a weight of ({}, {})", Describe(factors), factors.a.rows(),
         factors.a.cols(), factors.b.rows(), factors.b.cols(), rows, cols);
   Matrix<float> changed(rows, cols);
-  WithElements(weight, [&](const auto* from) {
-    ParallelFor(Cores(), rows, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        float* const out = changed.row(i);
-        std::fill_n(out, cols, 0.0f);
-        for (int64_t r = 0; r < rank; ++r) {
-          const float b = factors.b(i, r);
-          const float* const a = factors.a.row(r);
-          for (int64_t j = 0; j < cols; ++j) out[j] += b * a[j];
-        }
-        for (int64_t j = 0; j < cols; ++j) out[j] = static_cast<float>(from[i * cols + j]) + scale * out[j];
+  ParallelFor(Cores(), rows, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> from(cols);
+    for (int64_t i = begin; i < end; ++i) {
+      float* const out = changed.row(i);
+      std::fill_n(out, cols, 0.0f);
+      for (int64_t r = 0; r < rank; ++r) {
+        const float b = factors.b(i, r);
+        const float* const a = factors.a.row(r);
+        for (int64_t j = 0; j < cols; ++j) out[j] += b * a[j];
       }
-    });
+      WidenRow(weight, i, from.data());
+      for (int64_t j = 0; j < cols; ++j) out[j] = from[j] + scale * out[j];
+    }
   });
   return changed;
 }

@@ -22,12 +22,13 @@ const char* NameOf(TensorView OutputWeights::*member) {
   return member == &OutputWeights::final_norm ? "model.norm.weight" : "model.norm.bias";
 }
 
-// Copies `values` to a new tensor with the type of `tensor`. `storage` keeps it alive. Errors begin with `what`.
+// Copies `values` to a new tensor with the type of `tensor`, or bfloat16 if that is quantised. `storage` keeps it alive. Errors begin with `what`.
 template <typename Value>
 TensorView Store(const char* what, std::span<const Value> values, TensorView tensor,
                  std::vector<std::shared_ptr<const void>>& storage) {
   Check(std::ssize(values) == tensor.elements(), "{}: {} values for a tensor of [{}]", what, values.size(),
         fmt::join(tensor.shape, ", "));
+  tensor.dtype = ExpandedType(tensor.dtype);
   return WithType(tensor.dtype, [&]<typename T>(std::type_identity<T>) {
     auto buffer = std::make_shared<Buffer<T>>(std::ssize(values));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -43,14 +44,15 @@ TensorView Store(const char* what, std::span<const Value> values, TensorView ten
 }
 
 double SquaredDistance(std::span<const float> exact, const TensorView& tensor) {
-  return WithElements(tensor, [&](const auto* values) {
-    double sum = 0;
-    for (size_t i = 0; i < exact.size(); ++i) {
-      const double difference = static_cast<double>(exact[i]) - static_cast<float>(values[i]);
+  double sum = 0;
+  ForEachWidenedRow(tensor, [&](int64_t row, const std::vector<float>& values) {
+    const std::span<const float> of = exact.subspan(row * values.size(), values.size());
+    for (size_t i = 0; i < of.size(); ++i) {
+      const double difference = static_cast<double>(of[i]) - values[i];
       sum += difference * difference;
     }
-    return sum;
   });
+  return sum;
 }
 
 }  // namespace

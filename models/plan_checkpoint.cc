@@ -6,6 +6,7 @@
 #include "models/block_tensors.h"
 #include "models/gguf.h"
 #include "models/saved_config.h"
+#include "runtime/elements.h"
 #include "runtime/files.h"
 #include "runtime/safetensors.h"
 #include "tokenizers/chat_template.h"
@@ -40,9 +41,20 @@ class MeteredWriter {
  public:
   explicit MeteredWriter(Progress& progress) : progress_(progress) {}
 
+  // Quantised tensors are written in bfloat16.
   void Write(AtomicFile& file, const TensorView& part) {
+    if (!IsQuantised(part.dtype)) return Write(file, {static_cast<const std::byte*>(part.data), Size(part)});
+    ForEachWidenedRow(part, [&](int64_t, const std::vector<float>& values) {
+      std::vector<BFloat16> row(values.size());
+      std::transform(values.begin(), values.end(), row.begin(), [](float value) { return BFloat16(value); });
+      Write(file, std::as_bytes(std::span(row)));
+    });
+  }
+
+ private:
+  static size_t Size(const TensorView& part) { return static_cast<size_t>(part.bytes()); }
+  void Write(AtomicFile& file, std::span<const std::byte> bytes) {
     constexpr size_t kPiece = size_t{16} << 20;
-    std::span bytes(static_cast<const std::byte*>(part.data), static_cast<size_t>(part.bytes()));
     while (!bytes.empty()) {
       const size_t size = std::min(bytes.size(), kPiece);
       file.Write(bytes.first(size));
@@ -53,7 +65,6 @@ class MeteredWriter {
     }
   }
 
- private:
   Progress& progress_;
   int64_t written_ = 0;
 };
@@ -118,7 +129,7 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
   }
   config.erase("auto_map");  // the code that it names is not copied
   for (const char* key : {"dtype", "torch_dtype"})
-    if (config.contains(key)) config[key] = Name(model.weights->embedding.dtype);
+    if (config.contains(key)) config[key] = Name(ExpandedType(model.weights->embedding.dtype));
   // The plan has a head of its own, or the checkpoint has one that differs from the embedding table.
   // Or a GGUF file stores the embedding table a second time as the head.
   if (says_tied != plan.TiedHead(*model.weights)) config["tie_word_embeddings"] = !says_tied;
@@ -129,6 +140,7 @@ TensorView TensorOfParts::Whole() const {
   TensorView whole = parts.front();
   for (const TensorView& part : std::span(parts).subspan(1)) whole.shape[0] += part.shape[0];
   whole.data = nullptr;
+  whole.dtype = ExpandedType(whole.dtype);
   return whole;
 }
 

@@ -105,7 +105,7 @@ int64_t WeightBytes(const ModelConfig& config, const DepthPlan& plan, const Mode
   const int64_t table = config.vocab * config.hidden;
   if (share.first) elements += table;
   if (share.last) elements += config.hidden + (share.first && config.tied_head ? 0 : table);
-  return elements * static_cast<int64_t>(SizeOf(dtype));
+  return BytesOf(dtype, elements);
 }
 
 int64_t ChooseSplit(const WeightMemory& weights, const std::vector<ProcessMemory>& processes) {

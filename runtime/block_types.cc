@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "runtime/check.h"
 
@@ -191,6 +192,14 @@ constexpr BlockTraits kTypes[] = {
     {39, "MXFP4", 32, 17, nullptr},
 };
 
+// The types that can be decoded, by their names in files and in memory.
+constexpr std::pair<BlockType, DType> kInMemory[] = {
+    {BlockType::kF32, DType::kFloat32}, {BlockType::kF16, DType::kFloat16}, {BlockType::kBF16, DType::kBFloat16},
+    {BlockType::kQ4_0, DType::kQ4_0},   {BlockType::kQ4_1, DType::kQ4_1},   {BlockType::kQ5_0, DType::kQ5_0},
+    {BlockType::kQ5_1, DType::kQ5_1},   {BlockType::kQ8_0, DType::kQ8_0},   {BlockType::kQ2_K, DType::kQ2_K},
+    {BlockType::kQ3_K, DType::kQ3_K},   {BlockType::kQ4_K, DType::kQ4_K},   {BlockType::kQ5_K, DType::kQ5_K},
+    {BlockType::kQ6_K, DType::kQ6_K}};
+
 }  // namespace
 
 const BlockTraits* FindBlockType(uint32_t code) {
@@ -202,22 +211,25 @@ const BlockTraits* FindBlockType(uint32_t code) {
 const BlockTraits& TraitsOf(BlockType type) { return *FindBlockType(static_cast<uint32_t>(type)); }
 
 BlockType BlockTypeOf(DType type) {
-  switch (type) {
-    case DType::kFloat32: return BlockType::kF32;
-    case DType::kFloat16: return BlockType::kF16;
-    case DType::kBFloat16: return BlockType::kBF16;
-    case DType::kFloat64: break;
-  }
-  Fail("a tensor of type {}, expected float32, float16 or bfloat16", Name(type));
+  for (const auto& [blocks, in_memory] : kInMemory)
+    if (in_memory == type) return blocks;
+  Fail("a tensor of type {}, expected float32, float16, bfloat16 or a quantised type", Name(type));
+}
+
+DType DTypeOfBlocks(BlockType type) {
+  for (const auto& [blocks, in_memory] : kInMemory)
+    if (blocks == type) return in_memory;
+  Fail("a tensor of type {}, which cannot be decoded", TraitsOf(type).name);
 }
 
 std::optional<DType> PlainType(BlockType type) {
-  switch (type) {
-    case BlockType::kF32: return DType::kFloat32;
-    case BlockType::kF16: return DType::kFloat16;
-    case BlockType::kBF16: return DType::kBFloat16;
-    default: return std::nullopt;
-  }
+  const bool plain = type == BlockType::kF32 || type == BlockType::kF16 || type == BlockType::kBF16;
+  return plain ? std::optional(DTypeOfBlocks(type)) : std::nullopt;
+}
+
+void Widen(DType type, const void* data, int64_t elements, float* out) {
+  const BlockTraits& traits = TraitsOf(BlockTypeOf(type));
+  traits.decode(static_cast<const std::byte*>(data), elements / traits.elements, out);
 }
 
 const char* DecodableTypes() {

@@ -46,8 +46,12 @@ const BlockTraits* FindBlockType(uint32_t code);
 const BlockTraits& TraitsOf(BlockType type);
 
 BlockType BlockTypeOf(DType type);  // throws Error for float64
+// The same type in memory.
+DType DTypeOfBlocks(BlockType type);
 // The type of the elements if they are stored one by one; empty for quantised types.
 std::optional<DType> PlainType(BlockType type);
+// Converts `elements` numbers, which are whole blocks, to float32. Throws Error for float64.
+void Widen(DType type, const void* data, int64_t elements, float* out);
 
 // The names of all types that can be decoded, for messages: "F32, F16, ...".
 const char* DecodableTypes();

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element types of tensors, and the two 16-bit floating-point formats as plain values.
+//
+// The quantised types are blocks of numbers with scales of their own, as GGUF files have them (runtime/block_types.h
+// decodes them). Products, embeddings and whatever copies a tensor to float32 read them; nothing writes them here.
 #pragma once
 
 #include <bit>
@@ -8,19 +11,58 @@
 
 namespace shiftrt {
 
-enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kFloat64 };
+enum class DType : uint8_t {
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kFloat64,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
 
-constexpr size_t SizeOf(DType type) { return type == DType::kFloat64 ? 8 : type == DType::kFloat32 ? 4 : 2; }
-
-// The type's name: "float32", "float16", "bfloat16" or "float64".
-constexpr const char* Name(DType type) {
+// How a type lies in memory. A row of a tensor has whole blocks; a block of a plain type is one element.
+struct TypeLayout {
+  const char* name;  // "float32", or as llama.cpp prints it: "Q4_K"
+  int64_t elements;  // per block
+  int64_t bytes;     // per block
+};
+constexpr TypeLayout LayoutOf(DType type) {
   switch (type) {
-    case DType::kFloat32: return "float32";
-    case DType::kFloat16: return "float16";
-    case DType::kBFloat16: return "bfloat16";
-    case DType::kFloat64: return "float64";
+    case DType::kFloat32: return {"float32", 1, 4};
+    case DType::kFloat16: return {"float16", 1, 2};
+    case DType::kBFloat16: return {"bfloat16", 1, 2};
+    case DType::kFloat64: return {"float64", 1, 8};
+    case DType::kQ4_0: return {"Q4_0", 32, 18};
+    case DType::kQ4_1: return {"Q4_1", 32, 20};
+    case DType::kQ5_0: return {"Q5_0", 32, 22};
+    case DType::kQ5_1: return {"Q5_1", 32, 24};
+    case DType::kQ8_0: return {"Q8_0", 32, 34};
+    case DType::kQ2_K: return {"Q2_K", 256, 84};
+    case DType::kQ3_K: return {"Q3_K", 256, 110};
+    case DType::kQ4_K: return {"Q4_K", 256, 144};
+    case DType::kQ5_K: return {"Q5_K", 256, 176};
+    case DType::kQ6_K: return {"Q6_K", 256, 210};
   }
-  return "?";
+  return {"?", 1, 1};
+}
+constexpr const char* Name(DType type) { return LayoutOf(type).name; }
+// Returns true for blocks of quantised numbers.
+constexpr bool IsQuantised(DType type) { return LayoutOf(type).elements > 1; }
+// The type that takes its place where numbers are stored one by one: bfloat16 for a quantised type, else itself.
+constexpr DType ExpandedType(DType type) { return IsQuantised(type) ? DType::kBFloat16 : type; }
+// Bytes of an element, or of a block of a quantised type.
+constexpr size_t SizeOf(DType type) { return static_cast<size_t>(LayoutOf(type).bytes); }
+// Bytes of whole blocks that hold `elements` numbers.
+constexpr int64_t BytesOf(DType type, int64_t elements) {
+  return elements / LayoutOf(type).elements * LayoutOf(type).bytes;
 }
 
 // Brain floating point: the upper half of a float32.

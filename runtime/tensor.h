@@ -48,7 +48,7 @@ struct TensorView {
     for (int64_t d : shape) n *= d;
     return n;
   }
-  int64_t bytes() const { return elements() * static_cast<int64_t>(SizeOf(dtype)); }
+  int64_t bytes() const { return BytesOf(dtype, elements()); }
   int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
   int64_t cols() const { return shape.size() < 2 ? 1 : shape[1]; }
   bool empty() const { return data == nullptr; }

@@ -35,7 +35,7 @@ void CommonOptions::AddTo(CLI::App& app) {
                  "auto, cpu, cuda or cuda:N; cuda:N,M,... or cuda:all collect calibration sums on several GPUs\n"
                  "and do everything else on the first of them. Several processes take one GPU each (docs/scale.md)")
       ->capture_default_str();
-  app.add_option("--dtype", dtype, "type of the weights in memory; auto: as stored, quantised ones as bfloat16")
+  app.add_option("--dtype", dtype, "type of the weights in memory; auto: as stored, quantised ones as they are on a CPU and as bfloat16 on a GPU")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   AddThreadsTo(app);
@@ -134,7 +134,9 @@ WeightType WeightTypeOf(const std::string& dtype) {
 }
 
 OpenSettings Opening(const CommonOptions& options) {
-  return {.weights = WeightTypeOf(options.dtype),
+  // Quantised weights stay so on a CPU, whose products read them.
+  const bool expand = options.dtype == "auto" && !ChooseGpus(options.device, *options.processes).empty();
+  return {.weights = expand ? WeightType::kExpanded : WeightTypeOf(options.dtype),
           .check_finite = options.check_finite,
           .merge_lora = options.merge_lora,
           .lora = options.lora};

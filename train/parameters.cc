@@ -96,9 +96,7 @@ TensorView TensorOf(const Slice& slice, const Weights& weights, const DepthPlan&
 }
 
 void Widen(const TensorView& tensor, std::span<float> to) {
-  WithElements(tensor, [&](const auto* from) {
-    for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<float>(from[i]);
-  });
+  Widen(tensor.dtype, tensor.data, std::ssize(to), to.data());
 }
 
 Matrix<float> Copy(const Slice& slice, std::span<const float> values) {

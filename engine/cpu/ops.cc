@@ -403,11 +403,11 @@ double CpuOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float>
   Check(view.elements() == gradient.rows * gradient.cols, "products of {} weights and a gradient of ({}, {})",
         view.elements(), gradient.rows, gradient.cols);
   std::vector<double> sums(gradient.rows);
-  WithElements(view, [&](const auto* values) {
-    ForEachRow(gradient, [&](int64_t i) {
-      for (int64_t j = 0; j < gradient.cols; ++j)
-        sums[i] += std::abs(static_cast<double>(static_cast<float>(values[i * gradient.cols + j])) * gradient(i, j));
-    });
+  ForEachRow(gradient, [&](int64_t i) {
+    std::vector<float> values(gradient.cols);
+    WidenRow(view, i, values.data());
+    for (int64_t j = 0; j < gradient.cols; ++j)
+      sums[i] += std::abs(static_cast<double>(values[j]) * gradient(i, j));
   });
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }

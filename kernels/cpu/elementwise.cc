@@ -51,7 +51,7 @@ void Embed(const Context& context, std::span<const int32_t> tokens, const Tensor
     Check(tokens[t] >= 0 && tokens[t] < vocab, "token {} at position {} is outside the vocabulary of {}", tokens[t], t,
           vocab);
   const auto* bytes = static_cast<const std::byte*>(table.data);
-  const auto row_bytes = hidden * static_cast<int64_t>(SizeOf(table.dtype));
+  const auto row_bytes = BytesOf(table.dtype, hidden);
   ParallelFor(context, out.rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const std::vector<float> row = Widened({bytes + tokens[t] * row_bytes, table.dtype, {hidden}});

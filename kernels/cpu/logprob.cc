@@ -31,7 +31,7 @@ struct RowState {
 
 // Rows v0 .. v0 + cols of the head's weights.
 TensorView WeightRows(const OutputHead& head, int64_t v0, int64_t cols) {
-  const auto row_bytes = head.w.cols() * static_cast<int64_t>(SizeOf(head.w.dtype));
+  const auto row_bytes = BytesOf(head.w.dtype, head.w.cols());
   return {static_cast<const std::byte*>(head.w.data) + v0 * row_bytes, head.w.dtype, {cols, head.w.cols()}};
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/simd_body.h"
 #include "kernels/widen.h"
+#include "runtime/check.h"
 #include "runtime/parallel.h"
 
 namespace shiftrt {
@@ -18,6 +19,8 @@ constexpr int64_t kDepthGrain = 32;  // a multiple of every BlockProduct's step,
 constexpr int64_t kManyRows = 96;    // rows of a result from which on AMX multiplies float32 matrices faster
 constexpr int64_t kFewColumns = 24;  // of a weight gradient, which as rows fill more of a register tile
 constexpr int64_t kSumRows = 64;     // rows that are added up in float32
+constexpr int64_t kGroupElements = 32;               // of a quantised row that are converted together
+constexpr int64_t kMostWideElements = 32 * 576;      // of a panel of W: the widest times the deepest
 constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
 // Packed bytes of x that a panel of W is multiplied with before the next panel is packed. They stay in the second-level
 // cache.
@@ -45,46 +48,61 @@ struct LeftColumns {
   }
 };
 
-// The right operand: the rows of W, transposed.
+// The right operand: the rows of W, transposed. Quantised rows are converted to float32 before they are packed.
 struct RightRows {
+  const Context& context;
   const BlockProduct& product;
   const TensorView& w;
 
-  int64_t size() const { return static_cast<int64_t>(SizeOf(w.dtype)); }
+  // The address of element k0 of row j, or of the block that has it.
   const std::byte* At(int64_t j, int64_t k0) const {
-    return static_cast<const std::byte*>(w.data) + (j * w.cols() + k0) * size();
+    return static_cast<const std::byte*>(w.data) + j * BytesOf(w.dtype, w.cols()) + BytesOf(w.dtype, k0);
   }
   void Pack(int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) const {
-    product.pack_panel(At(j, k0), w.dtype, w.cols(), cols, depth, packed);
+    if (!IsQuantised(w.dtype)) return product.pack_panel(At(j, k0), w.dtype, w.cols(), cols, depth, packed);
+    alignas(64) float wide[kMostWideElements];
+    const SimdBody& body = BodyFor(context.isa);
+    for (int64_t i = 0; i < cols; ++i) body.dequantise(At(j + i, 0), w.dtype, k0, depth, wide + i * depth);
+    product.pack_panel(wide, DType::kFloat32, depth, cols, depth, packed);
   }
   // Sets the operand that is packed next, for prefetching.
   void SetNext(int64_t j, int64_t cols, int64_t k0, PackedBlock& block) const {
     block.next = At(j, k0);
-    block.next_stride = w.cols() * size();
+    block.next_stride = BytesOf(w.dtype, w.cols());
     block.next_rows = cols;
-    block.next_bytes = block.depth * size();
+    block.next_bytes = BytesOf(w.dtype, block.depth);
   }
 };
 
-// The right operand if it is not transposed: the columns of a matrix B, rows `stride` elements apart.
+// The right operand if it is not transposed: the columns of a matrix B, rows `stride` elements apart. Quantised rows are
+// converted as those of RightRows.
 struct RightColumns {
+  const Context& context;
   const BlockProduct& product;
   const void* data;
   DType dtype;
   int64_t stride;
 
-  int64_t size() const { return static_cast<int64_t>(SizeOf(dtype)); }
+  // The address of element j of row k0, or of the block that has it.
   const std::byte* At(int64_t j, int64_t k0) const {
-    return static_cast<const std::byte*>(data) + (k0 * stride + j) * size();
+    return static_cast<const std::byte*>(data) + k0 * BytesOf(dtype, stride) + BytesOf(dtype, j);
   }
   void Pack(int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) const {
-    product.pack_right(At(j, k0), dtype, stride, cols, depth, packed);
+    if (!IsQuantised(dtype)) return product.pack_right(At(j, k0), dtype, stride, cols, depth, packed);
+    alignas(64) float wide[kMostWideElements], groups[2 * kGroupElements];
+    const SimdBody& body = BodyFor(context.isa);
+    const int64_t first = j / kGroupElements * kGroupElements, count = RoundUp(j + cols, kGroupElements) - first;
+    for (int64_t k = 0; k < depth; ++k) {
+      body.dequantise(At(0, k0 + k), dtype, first, count, groups);
+      std::copy_n(groups + (j - first), cols, wide + k * cols);
+    }
+    product.pack_right(wide, DType::kFloat32, cols, cols, depth, packed);
   }
   void SetNext(int64_t j, int64_t cols, int64_t k0, PackedBlock& block) const {
     block.next = At(j, k0);
-    block.next_stride = stride * size();
+    block.next_stride = BytesOf(dtype, stride);
     block.next_rows = block.depth;
-    block.next_bytes = cols * size();
+    block.next_bytes = BytesOf(dtype, RoundUp(cols, LayoutOf(dtype).elements));
   }
 };
 
@@ -236,6 +254,16 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   const SimdBody& body = BodyFor(context.isa);
   const std::vector<float> wide_bias = Widened(bias);
   if (x.rows == 0) return;
+  if (x.rows <= kFewRows && IsQuantised(w.dtype)) {
+    const int64_t row_bytes = body.prepared_bytes(x.cols);
+    const Buffer<std::byte> prepared(x.rows * row_bytes);
+    for (int64_t i = 0; i < x.rows; ++i) body.prepare(x.row(i), x.cols, prepared.data() + i * row_bytes);
+    ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
+      body.quantised_rows(prepared.data(), x.rows, w.data, w.dtype, x.cols, begin, end,
+                          wide_bias.empty() ? nullptr : wide_bias.data(), accumulate, y.data, y.stride);
+    });
+    return;
+  }
   if (x.rows <= kFewRows) {
     ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
       body.rows(x.data, x.stride, x.rows, w.data, w.dtype, x.cols, begin, end,
@@ -246,7 +274,7 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   const bool add = accumulate || !wide_bias.empty() || x.cols == 0;
   if (add) Initialise(context, wide_bias, accumulate, y);
   const BlockProduct& product = ProductFor(context, w.dtype);
-  Blocked(context, LeftRows{product, x}, RightRows{product, w}, x.cols, add, y);
+  Blocked(context, LeftRows{product, x}, RightRows{context, product, w}, x.cols, add, y);
 }
 
 void MatMulLowRank(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
@@ -262,8 +290,8 @@ void MatMulLowRank(const Context& context, MatrixView<const float> x, const Tens
   const std::vector<float> wide_bias = Widened(bias);
   if (!bias.empty()) Initialise(context, wide_bias, false, y);
   const BlockProduct& product = ProductFor(context, w.dtype);
-  const LowRankTerm<RightRows> term{{product, low.a}, {product, low.b}, low.scale, low.inner};
-  Blocked(context, LeftRows{product, x}, RightRows{product, w}, x.cols, !bias.empty(), y, &term);
+  const LowRankTerm<RightRows> term{{context, product, low.a}, {context, product, low.b}, low.scale, low.inner};
+  Blocked(context, LeftRows{product, x}, RightRows{context, product, w}, x.cols, !bias.empty(), y, &term);
 }
 
 void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<const float> b, bool accumulate,
@@ -281,7 +309,7 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
     return;
   }
   const BlockProduct& product = ProductFor(context, DType::kFloat32);
-  Blocked(context, LeftRows{product, x}, RightColumns{product, b.data, DType::kFloat32, b.stride}, x.cols, accumulate,
+  Blocked(context, LeftRows{product, x}, RightColumns{context, product, b.data, DType::kFloat32, b.stride}, x.cols, accumulate,
           y);
 }
 
@@ -290,7 +318,7 @@ void MatMulInputGradient(const Context& context, MatrixView<const float> dy, con
   CheckInputGradient(dy, w, dx);
   if (dy.cols == 0) Initialise(context, {}, accumulate, dx);
   const BlockProduct& product = ProductFor(context, w.dtype);
-  Blocked(context, LeftRows{product, dy}, RightColumns{product, w.data, w.dtype, w.cols()}, dy.cols, accumulate, dx);
+  Blocked(context, LeftRows{product, dy}, RightColumns{context, product, w.data, w.dtype, w.cols()}, dy.cols, accumulate, dx);
 }
 
 void MatMulInputGradientLowRank(const Context& context, MatrixView<const float> dy, const TensorView& w,
@@ -304,7 +332,7 @@ void MatMulInputGradientLowRank(const Context& context, MatrixView<const float> 
   }
   CheckInputGradient(dy, w, dx);
   const BlockProduct& product = ProductFor(context, w.dtype);
-  const auto columns = [&](const TensorView& b) { return RightColumns{product, b.data, b.dtype, b.cols()}; };
+  const auto columns = [&](const TensorView& b) { return RightColumns{context, product, b.data, b.dtype, b.cols()}; };
   const LowRankTerm<RightColumns> term{columns(low.b), columns(low.a), low.scale, low.inner};
   Blocked(context, LeftRows{product, dy}, columns(w), dy.cols, accumulate, dx, &term);
 }
@@ -317,7 +345,7 @@ void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, Ma
   if (dw.cols < dw.rows && dw.cols <= kFewColumns && x.rows > 0) {
     const Matrix<float> turned(dw.cols, dw.rows);
     const BlockProduct& product = ProductFor(context, DType::kFloat32);
-    Blocked(context, LeftColumns{product, x}, RightColumns{product, dy.data, DType::kFloat32, dy.stride}, x.rows, false,
+    Blocked(context, LeftColumns{product, x}, RightColumns{context, product, dy.data, DType::kFloat32, dy.stride}, x.rows, false,
             turned.view());
     for (int64_t i = 0; i < dw.rows; ++i)
       for (int64_t j = 0; j < dw.cols; ++j) dw(i, j) += turned(j, i);
@@ -325,7 +353,7 @@ void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, Ma
   }
   const bool three_parts = context.isa == Isa::kAmx && context.products == Products::kFloat32 && dw.rows >= kManyRows;
   const BlockProduct& product = three_parts ? kAmxFloat32Product : ProductFor(context, DType::kFloat32);
-  Blocked(context, LeftColumns{product, dy}, RightColumns{product, x.data, DType::kFloat32, x.stride}, x.rows, true,
+  Blocked(context, LeftColumns{product, dy}, RightColumns{context, product, x.data, DType::kFloat32, x.stride}, x.rows, true,
           dw);
 }
 

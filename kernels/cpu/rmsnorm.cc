@@ -6,6 +6,7 @@
 
 #include "kernels/matmul.h"
 #include "kernels/widen.h"
+#include "runtime/check.h"
 #include "runtime/parallel.h"
 
 namespace shiftrt {

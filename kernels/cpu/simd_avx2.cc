@@ -23,6 +23,21 @@ struct Avx2 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
   static Reg Load(const Float16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  // Signed bytes 8 part to 8 part + 7.
+  static Reg FromBytes(const HalfBytes& bytes, int part) {
+    const auto half = (__m128i)bytes;
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(part == 0 ? half : _mm_srli_si128(half, 8)));
+  }
+  // sum += the products of the halves of a group with 32 integers, times `first` and `second`.
+  static void AddDots(const GroupBytes& values, const int16_t* integers, float first, float second, Reg& sum) {
+    const auto bytes = (__m256i)values;
+    const auto load = [&](int i) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(integers) + i); };
+    const __m256i low = _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes)), load(0));
+    const __m256i high = _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1)), load(1));
+    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low), _mm256_set1_ps(first), sum);
+    sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), _mm256_set1_ps(second), sum);
+  }
+  static Reg FirstEight(Reg r) { return r; }
   static void Store(float* p, Reg r) { _mm256_storeu_ps(p, r); }
   static Reg Add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   static Reg MultiplyAdd(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }

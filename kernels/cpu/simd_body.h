@@ -75,9 +75,17 @@ struct SimdBody {
   BlockProduct product;
 
   // y[i][j] = (y[i][j] if accumulate) + bias[j] + sum_k x[i][k] w[j][k] for i < m <= 4 and j in [begin, end). One
-  // stream over the rows of w. bias may be null.
+  // stream over the rows of w, whose type is plain. bias may be null.
   void (*rows)(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
                int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
+  // The same for w of a quantised type, with m rows of x that `prepare` has written one after the other, each in
+  // prepared_bytes(k) bytes, 64-byte aligned. Preparing rounds x to 16 bits within each 32 elements.
+  int64_t (*prepared_bytes)(int64_t k);
+  void (*prepare)(const float* x, int64_t k, std::byte* prepared);
+  void (*quantised_rows)(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
+                         int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
+  // Converts elements first to first + count of a row of quantised blocks to float32; both are multiples of 32.
+  void (*dequantise)(const std::byte* row, DType dtype, int64_t first, int64_t count, float* out);
   // tile[i][j] = sum_k a[k][i] b[k][j]: a (depth, MR), b (depth, NR), tile (MR, NR), all dense, with the MR and NR of
   // `product`.
   void (*tile)(const float* a, const float* b, int64_t depth, float* tile);

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "kernels/cpu/quantised_rows.h"
 #include "kernels/cpu/simd_body.h"
 
 namespace shiftrt {
@@ -63,12 +64,13 @@ void RowDots(const float* x, int64_t x_stride, const T* w, int64_t k, float* out
   }
 }
 
-template <typename V, typename T, int M>
-void RowsOf(const float* x, int64_t x_stride, const T* w, int64_t k, int64_t begin, int64_t end, const float* bias,
-            bool accumulate, float* y, int64_t y_stride) {
+// y[i][j] for all rows j, from dots(j, products), which computes the M products of row j of the weights.
+template <int M, typename Dots>
+void RowsOf(const Dots& dots_of, int64_t begin, int64_t end, const float* bias, bool accumulate, float* y,
+            int64_t y_stride) {
   for (int64_t j = begin; j < end; ++j) {
     float dots[M];
-    RowDots<V, T, M>(x, x_stride, w + j * k, k, dots);
+    dots_of(j, dots);
     for (int i = 0; i < M; ++i) {
       float* out = y + i * y_stride + j;
       *out = (accumulate ? *out : 0.0f) + dots[i] + (bias != nullptr ? bias[j] : 0.0f);
@@ -76,22 +78,39 @@ void RowsOf(const float* x, int64_t x_stride, const T* w, int64_t k, int64_t beg
   }
 }
 
-template <typename V, typename T>
-void RowsOfType(const float* x, int64_t x_stride, int64_t m, const T* w, int64_t k, int64_t begin, int64_t end,
-                const float* bias, bool accumulate, float* y, int64_t y_stride) {
+// Calls visit(std::integral_constant<int, M>()) for m = M from 1 to 4.
+template <typename Visit>
+void WithRowCount(int64_t m, const Visit& visit) {
   switch (m) {
-    case 1: return RowsOf<V, T, 1>(x, x_stride, w, k, begin, end, bias, accumulate, y, y_stride);
-    case 2: return RowsOf<V, T, 2>(x, x_stride, w, k, begin, end, bias, accumulate, y, y_stride);
-    case 3: return RowsOf<V, T, 3>(x, x_stride, w, k, begin, end, bias, accumulate, y, y_stride);
-    default: return RowsOf<V, T, 4>(x, x_stride, w, k, begin, end, bias, accumulate, y, y_stride);
+    case 1: return visit(std::integral_constant<int, 1>());
+    case 2: return visit(std::integral_constant<int, 2>());
+    case 3: return visit(std::integral_constant<int, 3>());
+    default: return visit(std::integral_constant<int, 4>());
   }
+}
+
+template <typename V>
+void QuantisedRows(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
+                   int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
+  const auto* const blocks = static_cast<const std::byte*>(w);
+  const int64_t row_bytes = BytesOf(dtype, k), prepared_bytes = PreparedBytes(k);
+  WithRowCount(m, [&]<int M>(std::integral_constant<int, M>) {
+    WithFormat(dtype, [&]<typename Format>() {
+      RowsOf<M>([&](int64_t j, float* dots) {
+        QuantisedDots<V, Format, M>(prepared, prepared_bytes, blocks + j * row_bytes, k, dots);
+      }, begin, end, bias, accumulate, y, y_stride);
+    });
+  });
 }
 
 template <typename V>
 void Rows(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
           int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
-  WithElements(w, dtype, [&](const auto* elements) {
-    RowsOfType<V>(x, x_stride, m, elements, k, begin, end, bias, accumulate, y, y_stride);
+  WithRowCount(m, [&]<int M>(std::integral_constant<int, M>) {
+    WithElements(w, dtype, [&]<typename T>(const T* elements) {
+      RowsOf<M>([&](int64_t j, float* dots) { RowDots<V, T, M>(x, x_stride, elements + j * k, k, dots); }, begin, end,
+                bias, accumulate, y, y_stride);
+    });
   });
 }
 
@@ -553,6 +572,10 @@ constexpr SimdBody MakeBody() {
                       .pack_right = &PackRight<V>,
                       .multiply = &MultiplyBlock<V>},
           .rows = &Rows<V>,
+          .prepared_bytes = &PreparedBytes,
+          .prepare = &PrepareGroups<V>,
+          .quantised_rows = &QuantisedRows<V>,
+          .dequantise = &Dequantise<V>,
           .tile = &Tile<V>,
           .dot = &Dot<V>,
           .axpy = &Axpy<V>,

@@ -37,6 +37,24 @@ struct VectorLanes {
     for (int i = 0; i < kWidth; ++i) r[i] = WidenOne(p[i]);
     return r;
   }
+  // Signed bytes kWidth part to kWidth part + kWidth - 1.
+  static Reg FromBytes(const HalfBytes& bytes, int part) {
+    Reg r;
+    for (int i = 0; i < kWidth; ++i) r[i] = static_cast<float>(bytes[part * kWidth + i]);
+    return r;
+  }
+  // sum += the products of the halves of a group with 32 integers, times `first` and `second`.
+  static void AddDots(const GroupBytes& values, const int16_t* integers, float first, float second, Reg& sum) {
+    Int products[2] = {};
+    for (int half = 0; half < 2; ++half)
+      for (int i = 0; i < 16; ++i) products[half][i % kWidth] += values[half * 16 + i] * integers[half * 16 + i];
+    sum += __builtin_convertvector(products[0], Reg) * first + __builtin_convertvector(products[1], Reg) * second;
+  }
+  // Zero from lane 8 on.
+  static Reg FirstEight(Reg r) {
+    for (int i = 8; i < kWidth; ++i) r[i] = 0;
+    return r;
+  }
   static void Store(float* p, Reg r) { std::memcpy(p, &r, sizeof r); }
   static Reg Add(Reg a, Reg b) { return a + b; }
   static Reg MultiplyAdd(Reg a, Reg b, Reg c) { return a * b + c; }

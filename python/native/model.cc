@@ -27,12 +27,13 @@ namespace fs = std::filesystem;
 
 WeightType WeightTypeOf(const std::string& name) {
   const std::map<std::string, WeightType> types = {{"as-stored", WeightType::kAsStored},
+                                                   {"expanded", WeightType::kExpanded},
                                                    {"float32", WeightType::kFloat32},
                                                    {"float16", WeightType::kFloat16},
                                                    {"bfloat16", WeightType::kBFloat16}};
   const auto found = types.find(name);
   if (found == types.end())
-    throw UsageError("weights", "\"" + name + "\" is none of as-stored, float32, float16 and bfloat16");
+    throw UsageError("weights", "\"" + name + "\" is none of as-stored, expanded, float32, float16 and bfloat16");
   return found->second;
 }
 

@@ -35,10 +35,13 @@ template <Power kPower>
 double Sum(const Context& context, const TensorView& tensor) {
   const int64_t cols = tensor.cols();
   std::vector<double> rows(tensor.rows());
-  WithElements(tensor, [&](const auto* data) {
-    ParallelFor(context, tensor.rows(), 64, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) rows[i] = RowSum<kPower>(data + i * cols, cols);
-    });
+  ParallelFor(context, tensor.rows(), 64, [&](int64_t begin, int64_t end) {
+    std::vector<float> values(cols);
+    for (int64_t i = begin; i < end; ++i) {
+      Widen(tensor.dtype, static_cast<const std::byte*>(tensor.data) + i * BytesOf(tensor.dtype, cols), cols,
+            values.data());
+      rows[i] = RowSum<kPower>(values.data(), cols);
+    }
   });
   double sum = 0;
   for (double row : rows) sum += row;

@@ -9,8 +9,8 @@ namespace shiftrt {
 
 Matrix<double> Widened(const TensorView& tensor) {
   Matrix<double> values(tensor.rows(), tensor.cols());
-  WithElements(tensor, [&](const auto* from) {
-    for (int64_t i = 0; i < values.size(); ++i) values.data()[i] = static_cast<float>(from[i]);
+  ForEachWidenedRow(tensor, [&, out = values.data()](int64_t, const std::vector<float>& row) mutable {
+    out = std::copy(row.begin(), row.end(), out);
   });
   return values;
 }
