@@ -25,10 +25,6 @@ namespace {
 
 constexpr const char* kFile = "model.gguf";
 constexpr int64_t kMiB = int64_t{1} << 20, kPiece = 16 * kMiB;  // bytes of float32 that are converted at a time
-// Tolerance for the logits of a model whose matrices were rounded to 8 bits. Logits of a different model are further
-// away.
-constexpr double kQ8Tolerance = 0.25;
-
 std::string WhyNoModelInGguf(const ModelConfig& config) {
   if (GgufArchitectureOf(config) != nullptr) return "";
   return fmt::format("models of family {} are not written to GGUF", config.family);
@@ -57,7 +53,8 @@ std::string WhyNotGguf(const Model& model, const DepthPlan& plan) {
   return WhyNoHfDirectory(model, plan);
 }
 
-// general.file_type: the type of most of the file.
+// general.file_type: the type of most of the file. Q3_K, Q4_K and Q5_K stand for the mixtures of middle size, such as
+// Q4_K_M.
 int64_t FileType(BlockType type) {
   switch (type) {
     case BlockType::kF16: return 1;
@@ -68,7 +65,7 @@ int64_t FileType(BlockType type) {
     case BlockType::kQ5_0: return 8;
     case BlockType::kQ5_1: return 9;
     case BlockType::kQ2_K: return 10;
-    case BlockType::kQ3_K: return 12;  // of the mixtures of a type, the one in the middle: Q3_K_M
+    case BlockType::kQ3_K: return 12;
     case BlockType::kQ4_K: return 15;
     case BlockType::kQ5_K: return 17;
     case BlockType::kQ6_K: return 18;
@@ -211,7 +208,7 @@ void VerifyGguf(const ExportJob& job, const std::filesystem::path& directory) {
   if (job.model.tokenizer) VerifyGgufTokenizer(job.model, file);
   const DepthPlan plan = WithDenseAdapters(job.context, job.plan);
   const ExportJob dense = {job.context, job.model, plan, job.provenance, job.settings, job.progress};
-  CheckSameLogits(dense, OpenModel(file.string()), file, job.settings.q8_0 ? kQ8Tolerance : 0);
+  CheckSameLogits(dense, OpenModel(file.string()), file, job.settings.q8_0 ? kRoundedTolerance : 0);
 }
 
 }  // namespace

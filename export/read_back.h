@@ -6,6 +6,10 @@
 
 namespace shiftrt {
 
+// Tolerance for the logits of a model whose matrices were rounded, to 8 bits or from quantised blocks to bfloat16.
+// Logits of a different model are further apart.
+constexpr double kRoundedTolerance = 0.25;
+
 // The logits (tokens, vocab) of a plan for 64 fixed tokens, or fewer if the context is shorter. They are computed on
 // the CPU, because there their bits do not depend on other work.
 Matrix<float> ProbeLogits(const Context& context, const std::shared_ptr<const Weights>& weights, const DepthPlan& plan);

@@ -28,7 +28,7 @@ enum class DType : uint8_t {
   kQ6_K
 };
 
-// How a type lies in memory. A row of a tensor has whole blocks; a block of a plain type is one element.
+// The layout of a type in memory. A row of a tensor has whole blocks; a block of a plain type is one element.
 struct TypeLayout {
   const char* name;  // "float32", or as llama.cpp prints it: "Q4_K"
   int64_t elements;  // per block

@@ -87,6 +87,7 @@ int Run(ExportCommand command) {
   if (!command.prune.empty()) CheckHalves(prune.emplace(ParsePrune(command.prune)), command.settings.format);
   command.settings.q8_0 = command.common.dtype == "q8_0";
   if (command.settings.q8_0) command.common.dtype = "auto";
+  command.common.expand = command.settings.format != "gguf";  // the other formats have no quantised blocks
   command.common.merge_lora = !command.without_lora;
   const Resources resources = command.common.MakeResources();
   const auto progress = command.common.MakeProgress();

@@ -135,7 +135,9 @@ WeightType WeightTypeOf(const std::string& dtype) {
 
 OpenSettings Opening(const CommonOptions& options) {
   // Quantised weights stay so on a CPU, whose products read them.
-  const bool expand = options.dtype == "auto" && !ChooseGpus(options.device, *options.processes).empty();
+  const std::string_view device = options.device;
+  const bool gpu = device != "auto" ? device != "cpu" : !ChooseGpus("auto", *options.processes).empty();
+  const bool expand = options.dtype == "auto" && (options.expand || gpu);
   return {.weights = expand ? WeightType::kExpanded : WeightTypeOf(options.dtype),
           .check_finite = options.check_finite,
           .merge_lora = options.merge_lora,

@@ -36,6 +36,7 @@ struct CommonOptions {
   std::string lora;  // a directory in PEFT's format, merged into the model; "": none
   std::string device = "auto";
   std::string dtype = "auto";
+  bool expand = false;  // read quantised weights as bfloat16 unless --dtype names a type
   std::string products = "auto";
   std::string json;
   int threads = 0;  // 0: all cores

@@ -101,14 +101,16 @@ inline void Require(bool condition, const char* operation, const char* expected,
   if (!condition) Refuse(operation, expected, found);
 }
 
-// Calls body(T()) with the type that `dtype` names. Throws Error for float64.
+// Calls body(T()) with the type that `dtype` names. Throws Error for float64 and quantised types.
 template <typename Body>
 void WithType(const char* operation, DType dtype, Body&& body) {
   switch (dtype) {
     case DType::kFloat32: return body(float());
     case DType::kFloat16: return body(Float16());
     case DType::kBFloat16: return body(BFloat16());
-    case DType::kFloat64: Refuse(operation, "float32, float16 or bfloat16, not bits", 64);
+    default:
+      Refuse(operation, "float32, float16 or bfloat16, not elements or blocks of bytes",
+             static_cast<int64_t>(SizeOf(dtype)));
   }
 }
 

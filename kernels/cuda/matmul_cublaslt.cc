@@ -43,7 +43,7 @@ cudaDataType_t CudaType(DType type) {
     case DType::kFloat32: return CUDA_R_32F;
     case DType::kFloat16: return CUDA_R_16F;
     case DType::kBFloat16: return CUDA_R_16BF;
-    case DType::kFloat64: Refuse(kOperation, "float32, float16 or bfloat16, not bits", 64);
+    default: Refuse(kOperation, "float32, float16 or bfloat16, not elements or blocks of bytes", static_cast<int64_t>(SizeOf(type)));
   }
   return CUDA_R_32F;
 }

@@ -178,8 +178,10 @@ TEST_F(GgufExport, AnExportOfAQuantisedFileNamesItsTypes) {
   fs::remove_all(out_);
   settings_.q8_0 = false;
   EXPECT_EQ(QuantisationOf(quantised), "Q8_0");
-  const Model opened = OpenModel(quantised.string());
   for (const char* format : {"hf", "gguf"}) {
+    LoadOptions options;
+    options.dtype = WeightType::kExpanded;
+    const Model opened = OpenModel(quantised.string(), options);
     const std::vector<std::string> notes = Write(format, opened, opened.plan);
     EXPECT_TRUE(std::any_of(notes.begin(), notes.end(),
                             [](const std::string& note) { return note.find("dequantised from Q8_0") != note.npos; }));
@@ -189,6 +191,38 @@ TEST_F(GgufExport, AnExportOfAQuantisedFileNamesItsTypes) {
     }
     fs::remove_all(out_);
   }
+}
+
+// Quantised tensors that were not expanded leave as they came, less the removed block. Llama's queries and keys have
+// another order in memory than in the file. A directory for transformers has no quantised tensors.
+TEST_F(GgufExport, QuantisedTensorsLeaveAsTheyCame) {
+  settings_.q8_0 = true;
+  const Model original = WithTokenizer("LlamaForCausalLM", "sentencepiece");
+  Write("gguf", original, original.plan);
+  const fs::path quantised = directory_.path() / "quantised.gguf";
+  fs::rename(File(), quantised);
+  fs::remove_all(out_);
+  settings_.q8_0 = false;
+  const Model opened = OpenModel(quantised.string());
+  ASSERT_TRUE(IsQuantised(opened.weights->blocks[0].q.dtype));
+  const std::vector<int64_t> removed = {0};
+  const DepthPlan pruned = DepthPlan::Pruned(opened.weights->config.layers, removed);
+  const std::vector<std::string> notes = Write("gguf", opened, pruned);
+  EXPECT_FALSE(std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
+    return note.find("dequantised") != note.npos;
+  }));
+  const GgufFile before(quantised), after(File());
+  EXPECT_EQ(after.metadata().Integer("general.file_type", 0, 100, -1), 7);
+  for (const char* name : {"attn_q.weight", "attn_k.weight", "ffn_down.weight"}) {
+    const GgufTensor &from = before.tensors().at(fmt::format("blk.1.{}", name)),
+                     &to = after.tensors().at(fmt::format("blk.0.{}", name));
+    ASSERT_EQ(from.type, to.type) << name;
+    EXPECT_EQ(std::memcmp(from.data, to.data, static_cast<size_t>(from.bytes)), 0) << name;
+  }
+  fs::remove_all(out_);
+  Write("hf", opened, pruned);
+  const SafetensorsFile directory(out_ / "model.safetensors");
+  EXPECT_EQ(directory.tensors().at("model.layers.0.self_attn.q_proj.weight").dtype, DType::kBFloat16);
 }
 
 // Converters write the head of some models twice. Where both tensors are equal, the head is the embedding table.

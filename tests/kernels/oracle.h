@@ -144,6 +144,7 @@ class Stored {
         case DType::kFloat16: Put<Float16>(i, values[i]); break;
         case DType::kBFloat16: Put<BFloat16>(i, values[i]); break;
         case DType::kFloat64: Put<double>(i, values[i]); break;
+        default: ADD_FAILURE() << "values cannot be stored as " << Name(dtype); return;
       }
     }
   }

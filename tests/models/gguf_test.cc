@@ -137,12 +137,27 @@ TEST_F(GgufModelTest, QuantisedTensorsAreDecoded) {
   WriteText(Path(), file.Bytes());
 
   ExpectSameTensors(*LoadWeights(Path(), {.dtype = WeightType::kFloat32}), expected);
-  const auto automatic = LoadWeights(Path());
-  EXPECT_EQ(automatic->blocks[0].gate.dtype, DType::kBFloat16);
-  EXPECT_EQ(automatic->blocks[0].input_norm.dtype, DType::kFloat32);
-  const auto* value = static_cast<const BFloat16*>(automatic->blocks[0].gate.data);
+  const auto expanded = LoadWeights(Path(), {.dtype = WeightType::kExpanded});
+  EXPECT_EQ(expanded->blocks[0].gate.dtype, DType::kBFloat16);
+  EXPECT_EQ(expanded->blocks[0].input_norm.dtype, DType::kFloat32);
+  const auto* value = static_cast<const BFloat16*>(expanded->blocks[0].gate.data);
   EXPECT_EQ(value[7].bits, BFloat16(static_cast<const float*>(expected.blocks[0].gate.data)[7]).bits);
-  EXPECT_EQ(automatic->Fingerprint(), LoadWeights(Path(), {.dtype = WeightType::kFloat16})->Fingerprint());
+
+  // By itself a file is used as it is. Queries and keys are in another order there, and are copied block by block.
+  const auto as_stored = LoadWeights(Path());
+  EXPECT_EQ(as_stored->blocks[0].gate.dtype, DType::kQ8_0);
+  EXPECT_EQ(as_stored->blocks[0].input_norm.dtype, DType::kFloat32);
+  EXPECT_FALSE(as_stored->stored.contains(as_stored->blocks[0].gate.data));
+  EXPECT_TRUE(as_stored->stored.contains(as_stored->blocks[0].q.data));
+  for (const BlockTensor& row : BlockTensors()) {
+    const TensorView &found = as_stored->blocks[0].*row.member, &whole = expected.blocks[0].*row.member;
+    if (found.empty()) continue;
+    std::vector<float> values(found.elements());
+    Widen(found.dtype, found.data, found.elements(), values.data());
+    EXPECT_TRUE(std::equal(values.begin(), values.end(), static_cast<const float*>(whole.data))) << row.name;
+  }
+  for (const auto& weights : {expanded, as_stored})
+    EXPECT_EQ(weights->Fingerprint(), LoadWeights(Path(), {.dtype = WeightType::kFloat16})->Fingerprint());
 }
 
 TEST_F(GgufModelTest, NumbersThatAreNotFiniteAreFound) {

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Times shiftrt and llama.cpp on the same quantised GGUF file, in alternating rounds.
+
+    pip install xllamacpp
+    bench/rivals/llama_cpp_quantised.py --shiftrt build/release/bin/shiftrt --gguf model-q4_k_m.gguf --rounds 3 --json result.json
+
+xllamacpp is a package with a built llama.cpp. Each round starts a new process of either program, which reads a prompt of
+--prefill tokens and generates --decode tokens greedily after it. The table has the medians, the ratio of the rounds'
+medians, and the floor of decoding: the bytes of the file that a token needs over the read bandwidth that `shiftrt bench
+cpu` measured in the same round. The largest resident memory of each process, which includes the mapped file, and the
+seconds from its start to the first token of a short prompt are measured too.
+"""
+import argparse
+import importlib.metadata
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from provenance import provenance
+
+TEXT = "The sun rose over the quiet harbour, and the fishermen prepared their nets for another long day at sea. "
+
+
+def llama(options):
+    """What a process of llama.cpp does: called by the round with --child."""
+    import xllamacpp
+
+    start = time.time()
+    params = xllamacpp.CommonParams()
+    params.model.path = str(options.gguf)
+    params.n_ctx, params.n_parallel, params.warmup = options.prefill + options.decode + 64, 1, True
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
+    server = xllamacpp.Server(params)
+
+    def complete(prompt, count):
+        answer = server.handle_completions({"prompt": prompt, "n_predict": count, "temperature": 0.0, "cache_prompt": False,
+                                            "ignore_eos": True, "timings_per_token": True})
+        if "error" in answer:
+            raise SystemExit(f"llama.cpp: {answer['error']}")
+        return answer["timings"]
+
+    complete("Hello", 1)
+    first = time.time() - start
+    timings = complete(TEXT * (options.prefill // 16), options.decode)
+    print(json.dumps({"first_token": first, "prefill": timings["prompt_per_second"], "prompt": timings["prompt_n"],
+                      "decode": timings["predicted_per_second"],
+                      "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+
+
+def measured(words):
+    """Seconds, output and largest resident memory of a process."""
+    start = time.time()
+    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise SystemExit(f"{words[0]} ended with status {status}")
+    return time.time() - start, output, usage.ru_maxrss * 1024
+
+
+def shiftrt(options, work):
+    generate = [options.shiftrt, "generate", "--model", options.gguf, "--threads", options.threads, "--quiet"]
+    first, _, _ = measured(generate + ["--prompt", "Hello", "--max-tokens", 1])
+    _, _, peak = measured(generate + ["--prompt", TEXT * (options.prefill // 16), "--max-tokens", 4])
+    report = Path(work, "bench.json")
+    measured([options.shiftrt, "bench", "cpu", "--model", options.gguf, "--threads", options.threads, "--rounds", 1, "--prefill",
+              options.prefill, "--context", options.prefill, "--json", report, "--quiet"])
+    figures = json.loads(report.read_text())
+    return {"first_token": first, "peak_bytes": peak, "prefill": figures["prefill_tokens_per_second"],
+            "decode": figures["decode_tokens_per_second"], "decode_floor": figures["decode_floor"],
+            "read_bandwidth": figures["read_bandwidth"]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shiftrt", type=Path)
+    parser.add_argument("--gguf", type=Path, required=True)
+    parser.add_argument("--prefill", type=int, default=512)
+    parser.add_argument("--decode", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.child:
+        return llama(options)
+    if options.shiftrt is None:
+        parser.error("--shiftrt is required")
+
+    rounds = []
+    with tempfile.TemporaryDirectory() as work:
+        for _ in range(options.rounds):
+            ours = shiftrt(options, work)
+            _, output, _ = measured([sys.executable, __file__, "--child", "--gguf", options.gguf, "--prefill", options.prefill,
+                                     "--decode", options.decode, "--threads", options.threads])
+            rounds.append({"shiftrt": ours, "llama.cpp": json.loads(output.splitlines()[-1])})
+            print(json.dumps(rounds[-1]), file=sys.stderr)
+    result = provenance() | {"llama.cpp": f"xllamacpp {importlib.metadata.version('xllamacpp')}", "file": options.gguf.name,
+                             "file_bytes": options.gguf.stat().st_size, "threads": options.threads, "prefill": options.prefill,
+                             "decode": options.decode, "rounds": rounds}
+    medians = {name: {key: statistics.median(one[name][key] for one in rounds) for key in rounds[0][name]}
+               for name in ("shiftrt", "llama.cpp")}
+    ours, rival = medians["shiftrt"], medians["llama.cpp"]
+    result["medians"] = medians
+    for key, unit, scale in (("decode", "tokens/s", 1), ("prefill", "tokens/s", 1), ("first_token", "s", 1),
+                             ("peak_bytes", "GB", 1e-9)):
+        ratio = statistics.median(one["shiftrt"][key] / one["llama.cpp"][key] for one in rounds)
+        result[f"{key}_ratio"] = ratio
+        print(f"{key:12} {ours[key] * scale:8.2f} {rival[key] * scale:8.2f} {unit:9} ratio {ratio:.2f}")
+    print(f"floor of decoding: {ours['decode_floor']:.1f} tokens/s at {ours['read_bandwidth'] / 1e9:.1f} GB/s")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with weights in quantised blocks. The blocks are random bytes with random scales, so that every bit of a
+// format is read; what they stand for is runtime/block_types.h's, which agrees with the Python package gguf.
+#include <algorithm>
+#include <random>
+
+#include "kernels/cpu/simd_body.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+#include "runtime/block_types.h"
+#include "tests/kernels/oracle.h"
+
+namespace shiftrt {
+namespace {
+
+using test::Padded;
+
+constexpr DType kTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                            DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+// The bytes of a block at which its scales of 16 bits are.
+std::vector<int64_t> ScalesOf(DType type) {
+  switch (type) {
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K: return {0, 2};
+    case DType::kQ2_K: return {80, 82};
+    case DType::kQ3_K: return {108};
+    case DType::kQ6_K: return {208};
+    default: return {0};
+  }
+}
+
+// A matrix at an odd address, as a mapped file may have it, and its elements.
+class Quantised {
+ public:
+  Quantised(DType type, int64_t rows, int64_t cols, uint64_t seed)
+      : bytes_(BytesOf(type, rows * cols) + 1), values(rows * cols) {
+    std::mt19937_64 random(seed);
+    for (std::byte& byte : bytes_) byte = static_cast<std::byte>(random());
+    for (int64_t block = 0; block < std::ssize(values) / LayoutOf(type).elements; ++block)
+      for (const int64_t at : ScalesOf(type)) {
+        const Float16 scale(static_cast<float>(static_cast<double>(random() % 4096) / 65536 - 1.0 / 64));
+        std::memcpy(bytes_.data() + 1 + block * LayoutOf(type).bytes + at, &scale, sizeof scale);
+      }
+    view = {bytes_.data() + 1, type, {rows, cols}};
+    Widen(type, view.data, std::ssize(values), values.data());
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+
+ public:
+  TensorView view;
+  std::vector<float> values;
+};
+
+class QuantisedProductTest : public test::OnEveryPrecision {};
+SHIFTRT_ON_PRECISIONS(QuantisedProductTest, test::Precisions());
+
+TEST_P(QuantisedProductTest, ConvertsAsTheFormatSays) {
+  const SimdBody& body = BodyFor(context_.isa);
+  for (const DType type : kTypes) {
+    const int64_t cols = 768;
+    const Quantised w(type, 3, cols, 5);
+    for (int64_t first = 0; first < cols; first += 32) {
+      for (const int64_t count : {int64_t{32}, int64_t{288}, cols - first}) {
+        if (first + count > cols) continue;
+        std::vector<float> out(count + 1, test::kNan);
+        body.dequantise(static_cast<const std::byte*>(w.view.data) + 2 * BytesOf(type, cols), type, first, count,
+                        out.data());
+        EXPECT_TRUE(std::equal(out.begin(), out.end() - 1, w.values.begin() + 2 * cols + first))
+            << Name(type) << " from " << first << ", " << count;
+        EXPECT_TRUE(std::isnan(out.back()));
+      }
+    }
+  }
+}
+
+// Elements of x of very different sizes stand in the same group of 32, so that rounding them to 16 bits shows.
+TEST_P(QuantisedProductTest, AgreesWithFloat64) {
+  uint64_t seed = 1;
+  for (const DType type : kTypes) {
+    const bool small = LayoutOf(type).elements == 32;
+    for (const int64_t k : {small ? int64_t{32} : int64_t{256}, small ? int64_t{288} : int64_t{1280}}) {
+      for (const int64_t m : {1, 2, 3, 4, 5, 13, 40}) {
+        SCOPED_TRACE(fmt::format("{} ({}, {})", Name(type), m, k));
+        const int64_t n = 37;
+        const Quantised w(type, n, k, ++seed);
+        const Padded x = Padded::Normal(m, k, ++seed), before = Padded::Normal(m, n, ++seed);
+        for (int64_t i = 0; i < m; ++i) x(i, 7 * i % k) *= 1000;
+        const test::Stored bias = test::Stored::Normal(DType::kFloat16, {n}, ++seed);
+        const bool few = m <= 4;
+        for (const bool accumulate : {false, true}) {
+          const Padded y = before.Copy(), threaded = before.Copy();
+          MatMul(context_, x.view(), w.view, bias.view, accumulate, y.view());
+          MatMul(On(3), x.view(), w.view, bias.view, accumulate, threaded.view());
+          EXPECT_TRUE(test::Identical(y, threaded));
+          for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+              double exact = bias.values[j] + (accumulate ? before(i, j) : 0), allowed = 1e-6 * std::abs(exact);
+              for (int64_t g = 0; g < k; g += 32) {
+                double largest = 0;
+                for (int64_t c = g; c < g + 32; ++c) largest = std::max(largest, std::abs(double{x(i, c)}));
+                for (int64_t c = g; c < g + 32; ++c) {
+                  const double weight = w.values[j * k + c], product = weight * x(i, c);
+                  exact += product;
+                  allowed += 2e-6 * std::abs(product) + (few ? 0x1p-16 * largest * std::abs(weight) : 0);
+                  if (rounded() && !few) allowed += 0x1p-7 * std::abs(product);
+                }
+              }
+              ASSERT_NEAR(y(i, j), exact, allowed) << i << " " << j;
+            }
+          }
+        }
+        // The gradient of the input: dx = dy W.
+        const Padded dy = Padded::Normal(m, n, ++seed), dx(m, k);
+        MatMulInputGradient(context_, dy.view(), w.view, false, dx.view());
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t c = 0; c < k; ++c) {
+            double exact = 0, size = 0;
+            for (int64_t j = 0; j < n; ++j) {
+              exact += double{dy(i, j)} * w.values[j * k + c];
+              size += std::abs(double{dy(i, j)} * w.values[j * k + c]);
+            }
+            ASSERT_NEAR(dx(i, c), exact, (rounded() ? 0x1p-7 : 2e-6) * size) << i << " " << c;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The rounding to 16 bits is much finer than the 8 bits that llama.cpp rounds activations to.
+TEST_P(QuantisedProductTest, RoundsActivationsToSixteenBits) {
+  const int64_t k = 1536, n = 64;
+  const Quantised w(DType::kQ4_K, n, k, 3);
+  const Padded x = Padded::Normal(1, k, 4), y(1, n);
+  MatMul(context_, x.view(), w.view, {}, false, y.view());
+  double error = 0, size = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    double exact = 0;
+    for (int64_t c = 0; c < k; ++c) exact += double{w.values[j * k + c]} * x(0, c);
+    error += (y(0, j) - exact) * (y(0, j) - exact);
+    size += exact * exact;
+  }
+  EXPECT_LT(std::sqrt(error / size), 5e-5);
+}
+
+TEST_P(QuantisedProductTest, KeepsWhatIsNotFinite) {
+  for (const DType type : {DType::kQ4_0, DType::kQ6_K}) {
+    const int64_t k = 512, n = 8;
+    const Quantised w(type, n, k, 3);
+    for (const float bad : {test::kNan, std::numeric_limits<float>::infinity()}) {
+      const Padded x = Padded::Normal(1, k, 4), y(1, n);
+      x(0, 300) = bad;
+      MatMul(context_, x.view(), w.view, {}, false, y.view());
+      for (int64_t j = 0; j < n; ++j) EXPECT_FALSE(std::isfinite(y(0, j))) << Name(type);
+    }
+    const Padded zero = Padded::Of(1, k, std::vector<double>(k)), y(1, n);
+    MatMul(context_, zero.view(), w.view, {}, false, y.view());
+    for (int64_t j = 0; j < n; ++j) EXPECT_EQ(y(0, j), 0) << Name(type);
+  }
+}
+
+TEST_P(QuantisedProductTest, EmbedsRows) {
+  for (const DType type : kTypes) {
+    const Quantised table(type, 5, 256, 9);
+    const Padded out(3, 256);
+    const int32_t tokens[] = {4, 0, 2};
+    Embed(context_, tokens, table.view, out.view(), 2);
+    for (int64_t t = 0; t < 3; ++t)
+      for (int64_t j = 0; j < 256; ++j) EXPECT_EQ(out(t, j), 2 * table.values[tokens[t] * 256 + j]) << Name(type);
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt
