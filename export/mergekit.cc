@@ -93,7 +93,8 @@ std::vector<std::string> WriteMergekit(const ExportJob& job, const fs::path& dir
       job.plan.blocks(), original.layers, SHIFTRT_VERSION, kRecipe);
   for (const auto& [begin, end] : Slices(original.kept))
     recipe += fmt::format("  - sources:\n      - model: {}\n        layer_range: [{}, {}]\n", name, begin, end);
-  recipe += fmt::format("merge_method: passthrough\ndtype: {}\n", Name(ExpandedType(job.model.weights->embedding.dtype)));
+  recipe +=
+      fmt::format("merge_method: passthrough\ndtype: {}\n", Name(ExpandedType(job.model.weights->embedding.dtype)));
   out.Create(kRecipe).Write(recipe);
   out.Create(kScript).Write(fmt::format(
       "#!/bin/sh\n# Removes the same blocks from a GGUF file of the original, with llama.cpp. Written by "

@@ -151,9 +151,10 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
     card += Row("tokens of fine-tuning", Count(how.finetune->tokens));
   }
   card += Row("parameters", std::to_string(job.plan.Parameters(*job.model.weights)));
-  card += Row("type of the weights", job.settings.q8_0             ? "Q8_0"
-                                     : job.settings.format == "gguf" ? Name(job.model.weights->embedding.dtype)
-                                                                     : Name(ExpandedType(job.model.weights->embedding.dtype)));
+  card += Row("type of the weights", job.settings.q8_0 ? "Q8_0"
+                                     : job.settings.format == "gguf"
+                                         ? Name(job.model.weights->embedding.dtype)
+                                         : Name(ExpandedType(job.model.weights->embedding.dtype)));
   card += Row("dequantised from", QuantisationOf(job.model.weights->directory));
   card += Row("written by", "shiftrt " SHIFTRT_VERSION);
   card += Measured(how);

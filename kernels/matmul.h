@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with a weight matrix as stored in checkpoints: y = x W' (+ bias), W (out, in) row-major in its own dtype.
-// Accumulation is in float32; 16-bit and quantised weights are widened to float32 without another rounding than that of
-// the format; activations stay float32. On AMX the errors are those
+// Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32. On AMX the errors are those
 // of float32 too, numbers below 2^-126 count as 0, and infinity times a number may be NaN (docs/cpu.md).
+//
+// Quantised weights are widened to float32 without another rounding than that of their format. Products with up to
+// eight rows round x to 16 bits within each 32 elements: the error of an element is at most 2^-16 of the largest of
+// them.
 //
 // With Products::kBFloat16, both operands are rounded to bfloat16 first (to nearest, numbers below 2^-126 to 0), and
 // only the sums are in float32. That is "rounded products" below api/. It holds for more than four rows of x or dy, and

@@ -22,7 +22,8 @@ const char* NameOf(TensorView OutputWeights::*member) {
   return member == &OutputWeights::final_norm ? "model.norm.weight" : "model.norm.bias";
 }
 
-// Copies `values` to a new tensor with the type of `tensor`, or bfloat16 if that is quantised. `storage` keeps it alive. Errors begin with `what`.
+// Copies `values` to a new tensor with the type of `tensor`, or bfloat16 if that is quantised. `storage` keeps it
+// alive. Errors begin with `what`.
 template <typename Value>
 TensorView Store(const char* what, std::span<const Value> values, TensorView tensor,
                  std::vector<std::shared_ptr<const void>>& storage) {

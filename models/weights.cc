@@ -94,7 +94,8 @@ void Weights::RequireWhole(std::string_view what) const {
 float Weights::EmbeddingScale() const {
   if (!config.block.scaled_embeddings) return config.block.embedding_multiplier;
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(config.hidden)));
-  return WithType(ExpandedType(embedding.dtype), [&]<typename T>(std::type_identity<T>) { return static_cast<float>(T(root)); });
+  return WithType(ExpandedType(embedding.dtype),
+                  [&]<typename T>(std::type_identity<T>) { return static_cast<float>(T(root)); });
 }
 
 std::string Weights::Fingerprint() const {

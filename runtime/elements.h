@@ -12,8 +12,8 @@
 
 namespace shiftrt {
 
-// Calls visit(std::type_identity<T>()) with the C++ type of `type`. Throws Error for float64, which no tensor of a model
-// has, and for quantised types, whose elements have no address.
+// Calls visit(std::type_identity<T>()) with the C++ type of `type`. Throws Error for float64, which no tensor of a
+// model has, and for quantised types, whose elements have no address.
 template <typename Visit>
 decltype(auto) WithType(DType type, const Visit& visit) {
   switch (type) {

@@ -35,7 +35,9 @@ void CommonOptions::AddTo(CLI::App& app) {
                  "auto, cpu, cuda or cuda:N; cuda:N,M,... or cuda:all collect calibration sums on several GPUs\n"
                  "and do everything else on the first of them. Several processes take one GPU each (docs/scale.md)")
       ->capture_default_str();
-  app.add_option("--dtype", dtype, "type of the weights in memory; auto: as stored, quantised ones as they are on a CPU and as bfloat16 on a GPU")
+  app.add_option(
+         "--dtype", dtype,
+         "type of the weights in memory; auto: as stored, quantised ones as they are on a CPU and as bfloat16 on a GPU")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   AddThreadsTo(app);

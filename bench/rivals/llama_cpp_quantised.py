@@ -5,15 +5,16 @@
     bench/rivals/llama_cpp_quantised.py --shiftrt build/release/bin/shiftrt --gguf model-q4_k_m.gguf --rounds 3 --json result.json
 
 xllamacpp is a package with a built llama.cpp. Each round starts a new process of either program, which reads a prompt of
---prefill tokens and generates --decode tokens greedily after it. The table has the medians, the ratio of the rounds'
-medians, and the floor of decoding: the bytes of the file that a token needs over the read bandwidth that `shiftrt bench
-cpu` measured in the same round. The largest resident memory of each process, which includes the mapped file, and the
+--prefill tokens and generates --decode tokens greedily after it. The table has the medians, the median of the
+rounds' ratios, and the floor of decoding: the bytes of the file over the read bandwidth that `shiftrt bench cpu` measured in
+the same round. The largest resident memory of each process, which includes the mapped file, and the
 seconds from its start to the first token of a short prompt are measured too.
 """
 import argparse
 import importlib.metadata
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -56,7 +57,7 @@ def llama(options):
 def measured(words):
     """Seconds, output and largest resident memory of a process."""
     start = time.time()
-    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     output = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:
@@ -67,14 +68,14 @@ def measured(words):
 def shiftrt(options, work):
     generate = [options.shiftrt, "generate", "--model", options.gguf, "--threads", options.threads, "--quiet"]
     first, _, _ = measured(generate + ["--prompt", "Hello", "--max-tokens", 1])
-    _, _, peak = measured(generate + ["--prompt", TEXT * (options.prefill // 16), "--max-tokens", 4])
+    _, output, peak = measured([word for word in generate if word != "--quiet"] +
+                               ["--prompt", TEXT * (options.prefill // 16), "--max-tokens", options.decode, "--temperature", 0])
+    prompt, prefill, decode = re.search(r"prompt: (\d+) tokens, ([\d.]+) tokens/s; generated: \d+ tokens, ([\d.]+)", output).groups()
     report = Path(work, "bench.json")
-    measured([options.shiftrt, "bench", "cpu", "--model", options.gguf, "--threads", options.threads, "--rounds", 1, "--prefill",
-              options.prefill, "--context", options.prefill, "--json", report, "--quiet"])
-    figures = json.loads(report.read_text())
-    return {"first_token": first, "peak_bytes": peak, "prefill": figures["prefill_tokens_per_second"],
-            "decode": figures["decode_tokens_per_second"], "decode_floor": figures["decode_floor"],
-            "read_bandwidth": figures["read_bandwidth"]}
+    measured([options.shiftrt, "bench", "cpu", "--threads", options.threads, "--rounds", 1, "--json", report, "--quiet"])
+    bandwidth = json.loads(report.read_text())["read_bandwidth"]
+    return {"first_token": first, "prefill": float(prefill), "prompt": int(prompt), "decode": float(decode), "peak_bytes": peak,
+            "decode_floor": bandwidth / options.gguf.stat().st_size, "read_bandwidth": bandwidth}
 
 
 def main():
@@ -99,7 +100,7 @@ def main():
             ours = shiftrt(options, work)
             _, output, _ = measured([sys.executable, __file__, "--child", "--gguf", options.gguf, "--prefill", options.prefill,
                                      "--decode", options.decode, "--threads", options.threads])
-            rounds.append({"shiftrt": ours, "llama.cpp": json.loads(output.splitlines()[-1])})
+            rounds.append({"shiftrt": ours, "llama.cpp": json.loads(next(line for line in output.splitlines() if line.startswith('{"first_token')))})
             print(json.dumps(rounds[-1]), file=sys.stderr)
     result = provenance() | {"llama.cpp": f"xllamacpp {importlib.metadata.version('xllamacpp')}", "file": options.gguf.name,
                              "file_bytes": options.gguf.stat().st_size, "threads": options.threads, "prefill": options.prefill,

@@ -406,8 +406,7 @@ double CpuOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float>
   ForEachRow(gradient, [&](int64_t i) {
     std::vector<float> values(gradient.cols);
     WidenRow(view, i, values.data());
-    for (int64_t j = 0; j < gradient.cols; ++j)
-      sums[i] += std::abs(static_cast<double>(values[j]) * gradient(i, j));
+    for (int64_t j = 0; j < gradient.cols; ++j) sums[i] += std::abs(static_cast<double>(values[j]) * gradient(i, j));
   });
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }

@@ -23,12 +23,12 @@ struct Lanes512 : EmulatedLanes512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   static Reg Load(const Float16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static Reg FromBytes(const HalfBytes& bytes, int) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes));
-  }
-  static void AddDots(const GroupBytes& values, const int16_t* integers, float first, float second, Reg& sum) {
+  static Reg FromBytes(const HalfBytes& bytes, int) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes)); }
+  template <int kHalves>
+  static void AddDots(const GroupBytes& values, const int16_t* integers, const float* scales, Reg& sum) {
     const __m512i products = _mm512_madd_epi16(_mm512_cvtepi8_epi16((__m256i)values), _mm512_loadu_si512(integers));
-    const Reg scale = _mm512_mask_broadcastss_ps(_mm512_set1_ps(first), 0xff00, _mm_set_ss(second));
+    Reg scale = _mm512_set1_ps(scales[0]);
+    if constexpr (kHalves == 2) scale = _mm512_mask_blend_ps(0xff00, scale, _mm512_set1_ps(scales[1]));
     sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sum);
   }
   static Reg FirstEight(Reg r) { return _mm512_maskz_mov_ps(0xff, r); }

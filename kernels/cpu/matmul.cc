@@ -15,13 +15,14 @@ namespace {
 // Up to this number of rows, one pass over the weights serves all rows. Beyond it, the register tile is faster in spite
 // of the packing.
 constexpr int64_t kFewRows = 4;
-constexpr int64_t kDepthGrain = 32;  // a multiple of every BlockProduct's step, and a divisor of its max_depth
-constexpr int64_t kManyRows = 96;    // rows of a result from which on AMX multiplies float32 matrices faster
-constexpr int64_t kFewColumns = 24;  // of a weight gradient, which as rows fill more of a register tile
-constexpr int64_t kSumRows = 64;     // rows that are added up in float32
-constexpr int64_t kGroupElements = 32;               // of a quantised row that are converted together
-constexpr int64_t kMostWideElements = 32 * 576;      // of a panel of W: the widest times the deepest
-constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
+constexpr int64_t kFewQuantisedRows = 8;  // the same for quantised weights
+constexpr int64_t kDepthGrain = 32;       // a multiple of every BlockProduct's step, and a divisor of its max_depth
+constexpr int64_t kManyRows = 96;         // rows of a result from which on AMX multiplies float32 matrices faster
+constexpr int64_t kFewColumns = 24;       // of a weight gradient, which as rows fill more of a register tile
+constexpr int64_t kSumRows = 64;          // rows that are added up in float32
+constexpr int64_t kGroupElements = 32;    // of a quantised row that are converted together
+constexpr int64_t kMostWideElements = 32 * 576;  // of a panel of W: the widest times the deepest
+constexpr int64_t kRowGrain = 32;                // the least number of output columns per thread if there are few rows
 // Packed bytes of x that a panel of W is multiplied with before the next panel is packed. They stay in the second-level
 // cache.
 constexpr int64_t kPackedBytes = 512 << 10;
@@ -74,8 +75,8 @@ struct RightRows {
   }
 };
 
-// The right operand if it is not transposed: the columns of a matrix B, rows `stride` elements apart. Quantised rows are
-// converted as those of RightRows.
+// The right operand if it is not transposed: the columns of a matrix B, rows `stride` elements apart. Quantised rows
+// are converted as those of RightRows.
 struct RightColumns {
   const Context& context;
   const BlockProduct& product;
@@ -254,10 +255,12 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   const SimdBody& body = BodyFor(context.isa);
   const std::vector<float> wide_bias = Widened(bias);
   if (x.rows == 0) return;
-  if (x.rows <= kFewRows && IsQuantised(w.dtype)) {
+  if (x.rows <= kFewQuantisedRows && IsQuantised(w.dtype)) {
     const int64_t row_bytes = body.prepared_bytes(x.cols);
     const Buffer<std::byte> prepared(x.rows * row_bytes);
-    for (int64_t i = 0; i < x.rows; ++i) body.prepare(x.row(i), x.cols, prepared.data() + i * row_bytes);
+    ParallelFor(context, x.rows, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) body.prepare(x.row(i), x.cols, prepared.data() + i * row_bytes);
+    });
     ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
       body.quantised_rows(prepared.data(), x.rows, w.data, w.dtype, x.cols, begin, end,
                           wide_bias.empty() ? nullptr : wide_bias.data(), accumulate, y.data, y.stride);
@@ -309,8 +312,8 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
     return;
   }
   const BlockProduct& product = ProductFor(context, DType::kFloat32);
-  Blocked(context, LeftRows{product, x}, RightColumns{context, product, b.data, DType::kFloat32, b.stride}, x.cols, accumulate,
-          y);
+  Blocked(context, LeftRows{product, x}, RightColumns{context, product, b.data, DType::kFloat32, b.stride}, x.cols,
+          accumulate, y);
 }
 
 void MatMulInputGradient(const Context& context, MatrixView<const float> dy, const TensorView& w, bool accumulate,
@@ -318,7 +321,8 @@ void MatMulInputGradient(const Context& context, MatrixView<const float> dy, con
   CheckInputGradient(dy, w, dx);
   if (dy.cols == 0) Initialise(context, {}, accumulate, dx);
   const BlockProduct& product = ProductFor(context, w.dtype);
-  Blocked(context, LeftRows{product, dy}, RightColumns{context, product, w.data, w.dtype, w.cols()}, dy.cols, accumulate, dx);
+  Blocked(context, LeftRows{product, dy}, RightColumns{context, product, w.data, w.dtype, w.cols()}, dy.cols,
+          accumulate, dx);
 }
 
 void MatMulInputGradientLowRank(const Context& context, MatrixView<const float> dy, const TensorView& w,
@@ -345,16 +349,16 @@ void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, Ma
   if (dw.cols < dw.rows && dw.cols <= kFewColumns && x.rows > 0) {
     const Matrix<float> turned(dw.cols, dw.rows);
     const BlockProduct& product = ProductFor(context, DType::kFloat32);
-    Blocked(context, LeftColumns{product, x}, RightColumns{context, product, dy.data, DType::kFloat32, dy.stride}, x.rows, false,
-            turned.view());
+    Blocked(context, LeftColumns{product, x}, RightColumns{context, product, dy.data, DType::kFloat32, dy.stride},
+            x.rows, false, turned.view());
     for (int64_t i = 0; i < dw.rows; ++i)
       for (int64_t j = 0; j < dw.cols; ++j) dw(i, j) += turned(j, i);
     return;
   }
   const bool three_parts = context.isa == Isa::kAmx && context.products == Products::kFloat32 && dw.rows >= kManyRows;
   const BlockProduct& product = three_parts ? kAmxFloat32Product : ProductFor(context, DType::kFloat32);
-  Blocked(context, LeftColumns{product, dy}, RightColumns{context, product, x.data, DType::kFloat32, x.stride}, x.rows, true,
-          dw);
+  Blocked(context, LeftColumns{product, dy}, RightColumns{context, product, x.data, DType::kFloat32, x.stride}, x.rows,
+          true, dw);
 }
 
 void BiasGradient(const Context& context, MatrixView<const float> dy, MatrixView<float> db) {

@@ -76,8 +76,7 @@ constexpr std::array<uint64_t, 256> kFifthBits = [] {
 template <typename V>
 inline void ScaleBytes(const HalfBytes& from, float by, float* to) {
 #pragma GCC unroll 4
-  for (int i = 0; i < kSixteen / V::kWidth; ++i)
-    V::Store(to + i * V::kWidth, V::FromBytes(from, i) * V::Broadcast(by));
+  for (int i = 0; i < kSixteen / V::kWidth; ++i) V::Store(to + i * V::kWidth, V::FromBytes(from, i) * V::Broadcast(by));
 }
 
 // Formats with blocks of one group.
@@ -258,11 +257,11 @@ void Dequantise(const std::byte* row, DType dtype, int64_t first, int64_t count,
 
 // A row of x, rounded. Blocks of 256 numbers find what belongs to their groups and halves of groups side by side.
 struct PreparedGroups {
-  int16_t* integers;                 // (k)
-  float* units;                      // (k / 32), u
-  float* sums;                       // (k / 32), u times the sum of the integers
-  float* half_units;                 // (k / 16), u once for each half
-  float* half_sums;                  // (k / 16)
+  int16_t* integers;  // (k)
+  float* units;       // (k / 32), u
+  float* sums;        // (k / 32), u times the sum of the integers
+  float* half_units;  // (k / 16), u once for each half
+  float* half_sums;   // (k / 16)
 
   // In memory of Bytes(k), 64-byte aligned.
   PreparedGroups(std::byte* memory, int64_t k)
@@ -339,7 +338,7 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
       for (int i = 0; i < M; ++i) {
         const PreparedGroups x = row(i);
         const float by = scale * x.units[group];
-        V::AddDots(values, x.integers + group * kGroup, by, by, sum[i][which]);
+        V::template AddDots<1>(values, x.integers + group * kGroup, &by, sum[i][which]);
         if constexpr (Format::kOffset) offset[i] += Format::Offset(block) * x.sums[group];
       }
     };
@@ -376,13 +375,12 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
         const int at = group * Format::kHalves;
 #pragma GCC unroll 4
         for (int i = 0; i < M; ++i)
-          V::AddDots(values, row(i).integers + (block * kGroupsOfBlock + group) * kGroup, by[i][at],
-                     by[i][at + Format::kHalves - 1], sum[i][group % 2]);
+          V::template AddDots<Format::kHalves>(values, row(i).integers + (block * kGroupsOfBlock + group) * kGroup,
+                                               by[i] + at, sum[i][group % 2]);
       }
     }
   }
-  for (int i = 0; i < M; ++i)
-    out[i] = V::Sum(V::Add(V::Add(sum[i][0], sum[i][1]), offsets_sum[i])) + offset[i];
+  for (int i = 0; i < M; ++i) out[i] = V::Sum(V::Add(V::Add(sum[i][0], sum[i][1]), offsets_sum[i])) + offset[i];
 }
 
 }  // namespace

@@ -78,8 +78,8 @@ struct SimdBody {
   // stream over the rows of w, whose type is plain. bias may be null.
   void (*rows)(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
                int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
-  // The same for w of a quantised type, with m rows of x that `prepare` has written one after the other, each in
-  // prepared_bytes(k) bytes, 64-byte aligned. Preparing rounds x to 16 bits within each 32 elements.
+  // The same for w of a quantised type and any number m of rows of x, which `prepare` has written one after the other,
+  // each in prepared_bytes(k) bytes, 64-byte aligned. Preparing rounds x to 16 bits within each 32 elements.
   int64_t (*prepared_bytes)(int64_t k);
   void (*prepare)(const float* x, int64_t k, std::byte* prepared);
   void (*quantised_rows)(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,

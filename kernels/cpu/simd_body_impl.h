@@ -33,7 +33,8 @@ void WithElements(const void* data, DType dtype, const Visit& visit) {
 // latency of main memory.
 constexpr int64_t kPrefetchBytes = 1024;
 constexpr int64_t kCacheLine = 64;
-constexpr int64_t kSlice = 8;     // elements of depth of a register tile between prefetches
+constexpr int64_t kSlice = 8;          // elements of depth of a register tile between prefetches
+constexpr int64_t kRowsTogether = 16;  // of quantised weights
 constexpr int64_t kFewTiles = 4;  // up to this number of tiles, packing the weights takes as long as multiplying them
 
 // Dot products of one row of w with M rows of x. Four accumulators per row of x hide the latency of the additions.
@@ -78,7 +79,7 @@ void RowsOf(const Dots& dots_of, int64_t begin, int64_t end, const float* bias, 
   }
 }
 
-// Calls visit(std::integral_constant<int, M>()) for m = M from 1 to 4.
+// Calls visit(std::integral_constant<int, M>()) with the smaller of m and 4 as M.
 template <typename Visit>
 void WithRowCount(int64_t m, const Visit& visit) {
   switch (m) {
@@ -94,13 +95,22 @@ void QuantisedRows(const std::byte* prepared, int64_t m, const void* w, DType dt
                    int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
   const auto* const blocks = static_cast<const std::byte*>(w);
   const int64_t row_bytes = BytesOf(dtype, k), prepared_bytes = PreparedBytes(k);
-  WithRowCount(m, [&]<int M>(std::integral_constant<int, M>) {
-    WithFormat(dtype, [&]<typename Format>() {
-      RowsOf<M>([&](int64_t j, float* dots) {
-        QuantisedDots<V, Format, M>(prepared, prepared_bytes, blocks + j * row_bytes, k, dots);
-      }, begin, end, bias, accumulate, y, y_stride);
-    });
-  });
+  // Some rows of weights, which stay in the first-level cache, meet all rows of x, four at a time.
+  for (int64_t first = begin; first < end; first += kRowsTogether) {
+    const int64_t stop = first + kRowsTogether < end ? first + kRowsTogether : end;
+    for (int64_t row = 0; row < m; row += 4) {
+      WithRowCount(m - row, [&]<int M>(std::integral_constant<int, M>) {
+        WithFormat(dtype, [&]<typename Format>() {
+          RowsOf<M>(
+              [&](int64_t j, float* dots) {
+                QuantisedDots<V, Format, M>(prepared + row * prepared_bytes, prepared_bytes, blocks + j * row_bytes, k,
+                                            dots);
+              },
+              first, stop, bias, accumulate, y + row * y_stride, y_stride);
+        });
+      });
+    }
+  }
 }
 
 template <typename V>

@@ -43,12 +43,15 @@ struct VectorLanes {
     for (int i = 0; i < kWidth; ++i) r[i] = static_cast<float>(bytes[part * kWidth + i]);
     return r;
   }
-  // sum += the products of the halves of a group with 32 integers, times `first` and `second`.
-  static void AddDots(const GroupBytes& values, const int16_t* integers, float first, float second, Reg& sum) {
+  // sum += the products of the halves of a group with 32 integers, times their scales, of which there
+  // is one for both or one for each.
+  template <int kHalves>
+  static void AddDots(const GroupBytes& values, const int16_t* integers, const float* scales, Reg& sum) {
     Int products[2] = {};
     for (int half = 0; half < 2; ++half)
       for (int i = 0; i < 16; ++i) products[half][i % kWidth] += values[half * 16 + i] * integers[half * 16 + i];
-    sum += __builtin_convertvector(products[0], Reg) * first + __builtin_convertvector(products[1], Reg) * second;
+    sum += __builtin_convertvector(products[0], Reg) * scales[0] +
+           __builtin_convertvector(products[1], Reg) * scales[kHalves - 1];
   }
   // Zero from lane 8 on.
   static Reg FirstEight(Reg r) {

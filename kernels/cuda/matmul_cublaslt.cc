@@ -43,7 +43,9 @@ cudaDataType_t CudaType(DType type) {
     case DType::kFloat32: return CUDA_R_32F;
     case DType::kFloat16: return CUDA_R_16F;
     case DType::kBFloat16: return CUDA_R_16BF;
-    default: Refuse(kOperation, "float32, float16 or bfloat16, not elements or blocks of bytes", static_cast<int64_t>(SizeOf(type)));
+    default:
+      Refuse(kOperation, "float32, float16 or bfloat16, not elements or blocks of bytes",
+             static_cast<int64_t>(SizeOf(type)));
   }
   return CUDA_R_32F;
 }

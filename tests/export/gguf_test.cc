@@ -208,9 +208,8 @@ TEST_F(GgufExport, QuantisedTensorsLeaveAsTheyCame) {
   const std::vector<int64_t> removed = {0};
   const DepthPlan pruned = DepthPlan::Pruned(opened.weights->config.layers, removed);
   const std::vector<std::string> notes = Write("gguf", opened, pruned);
-  EXPECT_FALSE(std::any_of(notes.begin(), notes.end(), [](const std::string& note) {
-    return note.find("dequantised") != note.npos;
-  }));
+  EXPECT_FALSE(std::any_of(notes.begin(), notes.end(),
+                           [](const std::string& note) { return note.find("dequantised") != note.npos; }));
   const GgufFile before(quantised), after(File());
   EXPECT_EQ(after.metadata().Integer("general.file_type", 0, 100, -1), 7);
   for (const char* name : {"attn_q.weight", "attn_k.weight", "ffn_down.weight"}) {
