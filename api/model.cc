@@ -5,6 +5,7 @@
 #include "api/impl.h"
 #include "include/shiftrt/chat.h"
 #include "models/adapted.h"
+#include "models/gguf.h"
 #include "models/lora_tables.h"
 #include "runtime/check.h"
 #include "runtime/processes.h"
@@ -75,7 +76,11 @@ const Provenance* LanguageModel::MadeBy() const {
 }
 int64_t LanguageModel::Parameters() const { return impl_->model.plan.Parameters(*impl_->model.weights); }
 int64_t LanguageModel::BytesPerToken() const { return impl_->model.plan.BytesPerToken(*impl_->model.weights); }
-std::string LanguageModel::WeightTypeName() const { return shiftrt::Name(impl_->model.weights->embedding.dtype); }
+std::string LanguageModel::WeightTypeName() const {
+  const Weights& weights = *impl_->model.weights;
+  const bool quantised = IsQuantised(weights.blocks.front().up.dtype);
+  return quantised ? QuantisationOf(weights.directory) : shiftrt::Name(weights.embedding.dtype);
+}
 std::string LanguageModel::WeightsFingerprint() const { return impl_->model.weights->Fingerprint(); }
 std::string LanguageModel::PlanFingerprint() const { return impl_->model.plan.Fingerprint(); }
 

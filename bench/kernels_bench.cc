@@ -53,6 +53,18 @@ void MatMulBench(benchmark::State& state, const Context& context, int64_t m, int
   SetCounters(state, 2.0 * static_cast<double>(m * n * k), 2.0 * static_cast<double>(n * k));
 }
 
+// The same with quantised weights. Bytes below 64 are scales that are finite.
+void QuantisedMatMulBench(benchmark::State& state, const Context& context, DType type, int64_t m, int64_t n,
+                          int64_t k) {
+  const Matrix<float> x = RandomMatrix(m, k), y(m, n);
+  const Buffer<std::byte> blocks(BytesOf(type, n * k));
+  Random random(3);
+  for (std::byte& byte : blocks.span()) byte = static_cast<std::byte>(random.Below(64));
+  const TensorView w{blocks.data(), type, {n, k}};
+  for (auto _ : state) MatMul(context, x.view(), w, {}, false, y.view());
+  SetCounters(state, 2.0 * static_cast<double>(m * n * k), static_cast<double>(w.bytes()));
+}
+
 void MatMulInputGradientBench(benchmark::State& state, const Context& context, int64_t m, int64_t n, int64_t k) {
   const Matrix<float> dy = RandomMatrix(m, n), dx(m, k);
   const RandomWeights w(n, k);
@@ -228,6 +240,11 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   for (int64_t m : {1, 8, 16, 128, 512})
     add("matmul/8960x1536/tokens:" + std::to_string(m),
         [=](benchmark::State& s) { MatMulBench(s, context, m, 8960, 1536); });
+  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
+                           DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS})
+    for (int64_t m : {1, 8, 512})
+      add(fmt::format("matmul-{}/8960x1536/tokens:{}", Name(type), m),
+          [=](benchmark::State& s) { QuantisedMatMulBench(s, context, type, m, 8960, 1536); });
   for (int64_t m : {8, 16, 32, 512, 2048})
     add("matmul/1536x576/tokens:" + std::to_string(m),
         [=](benchmark::State& s) { MatMulBench(s, context, m, 1536, 576); });

@@ -65,7 +65,7 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
   const int64_t tokens = std::max(outline_.calibration_batch(), outline_.window_batch());
   const int64_t d = config_.hidden, groups = plan.devices / plan.stages, widest = outline_.widest(d);
   PlannedMemory memory;
-  memory.weights = WeightBytes(config_, plan_, share, dtype_);
+  memory.weights = WeightBytes(*job_.weights, plan_, share);
   memory.sums_stay = !hardware_.gpu;
   const int64_t per_token =
       hardware_.gpu ? ActivationBytesPerToken(config_, dtype_) : CpuActivationBytesPerToken(config_);

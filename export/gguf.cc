@@ -69,6 +69,9 @@ int64_t FileType(BlockType type) {
     case BlockType::kQ4_K: return 15;
     case BlockType::kQ5_K: return 17;
     case BlockType::kQ6_K: return 18;
+    case BlockType::kIQ4_NL: return 25;
+    case BlockType::kIQ4_XS: return 30;
+    case BlockType::kMXFP4: return 38;
     default: return 0;
   }
 }

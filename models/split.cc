@@ -8,6 +8,7 @@
 #include <set>
 
 #include "models/block_tensors.h"
+#include "models/weights.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -106,6 +107,20 @@ int64_t WeightBytes(const ModelConfig& config, const DepthPlan& plan, const Mode
   if (share.first) elements += table;
   if (share.last) elements += config.hidden + (share.first && config.tied_head ? 0 : table);
   return BytesOf(dtype, elements);
+}
+
+int64_t WeightBytes(const Weights& weights, const DepthPlan& plan, const ModelShare& share) {
+  int64_t bytes = 0;
+  for (const BlockStage* block : plan.Blocks())
+    if (share.Has(block->layer))
+      ForEachTensor(weights.blocks[block->layer], block->halves,
+                    [&](const BlockTensor&, const TensorView& tensor) { bytes += tensor.bytes(); });
+  if (share.first) bytes += weights.embedding.bytes();
+  if (share.last) {
+    bytes += weights.final_norm.bytes() + (weights.final_norm_bias.empty() ? 0 : weights.final_norm_bias.bytes());
+    if (!share.first || !weights.config.tied_head) bytes += weights.head.bytes();
+  }
+  return bytes;
 }
 
 int64_t ChooseSplit(const WeightMemory& weights, const std::vector<ProcessMemory>& processes) {

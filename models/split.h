@@ -12,6 +12,8 @@
 
 namespace shiftrt {
 
+struct Weights;
+
 // The part of a model that one process holds. The first process has the embedding, and the last the final norm and the
 // head; a tied head is on both.
 struct ModelShare {
@@ -32,6 +34,9 @@ std::vector<ModelShare> CutModel(const ModelConfig& config, const DepthPlan& pla
 // The bytes of the weights that a process with this share holds in type `dtype`: the halves of its blocks that `plan`
 // runs, embedding, norms and head. Adapters and tensors of a plan's own are not counted.
 int64_t WeightBytes(const ModelConfig& config, const DepthPlan& plan, const ModelShare& share, DType dtype);
+
+// The same of tensors in the types that they have.
+int64_t WeightBytes(const Weights& weights, const DepthPlan& plan, const ModelShare& share);
 
 // The weights of a model, as ChooseSplit counts their memory.
 struct WeightMemory {

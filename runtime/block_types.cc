@@ -4,6 +4,7 @@
 #include "runtime/block_types.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -146,6 +147,46 @@ struct Q6K {
   }
 };
 
+// The values of nibbles that are not evenly spaced: IQ4_NL and IQ4_XS, and the doubled ones of MXFP4 (e2m1).
+constexpr int8_t kUnevenValues[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kMxValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// 32 nibbles, the low ones first, as numbers of `values` times `by`.
+void DecodeUneven(const int8_t (&values)[16], float by, const std::byte* nibbles, float* out) {
+  for (int i = 0; i < 32; ++i) {
+    const int nibble = i < 16 ? Byte(nibbles, i) & 15 : Byte(nibbles, i - 16) >> 4;
+    out[i] = by * static_cast<float>(values[nibble]);
+  }
+}
+
+struct Iq4Nl {
+  static constexpr int64_t kElements = 32, kBytes = 18;
+  static void Decode(const std::byte* block, float* out) { DecodeUneven(kUnevenValues, Half(block), block + 2, out); }
+};
+
+struct Iq4Xs {
+  static constexpr int64_t kElements = kSuper, kBytes = 136;
+  static void Decode(const std::byte* block, float* out) {
+    const float scale = Half(block);
+    const int highs = Byte(block, 2) | Byte(block, 3) << 8;
+    for (int64_t group = 0; group < 8; ++group) {
+      const int low = Byte(block, 4 + group / 2) >> (group % 2 * 4) & 15, high = highs >> (2 * group) & 3;
+      DecodeUneven(kUnevenValues, scale * static_cast<float>((low | high << 4) - 32), block + 8 + group * 16,
+                   out + group * 32);
+    }
+  }
+};
+
+// The scale is half a power of two, e8m0, because the values are doubled.
+struct MxFp4 {
+  static constexpr int64_t kElements = 32, kBytes = 17;
+  static void Decode(const std::byte* block, float* out) {
+    const uint32_t exponent = Byte(block, 0);
+    const float scale = std::bit_cast<float>(exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23);
+    DecodeUneven(kMxValues, scale, block + 1, out);
+  }
+};
+
 template <typename Format>
 void DecodeAll(const std::byte* data, int64_t blocks, float* out) {
   for (int64_t i = 0; i < blocks; ++i) Format::Decode(data + i * Format::kBytes, out + i * Format::kElements);
@@ -177,10 +218,10 @@ constexpr BlockTraits kTypes[] = {
     {17, "IQ2_XS", 256, 74, nullptr},
     {18, "IQ3_XXS", 256, 98, nullptr},
     {19, "IQ1_S", 256, 50, nullptr},
-    {20, "IQ4_NL", 32, 18, nullptr},
+    Row<Iq4Nl>(BlockType::kIQ4_NL, "IQ4_NL"),
     {21, "IQ3_S", 256, 110, nullptr},
     {22, "IQ2_S", 256, 82, nullptr},
-    {23, "IQ4_XS", 256, 136, nullptr},
+    Row<Iq4Xs>(BlockType::kIQ4_XS, "IQ4_XS"),
     {24, "I8", 1, 1, nullptr},
     {25, "I16", 1, 2, nullptr},
     {26, "I32", 1, 4, nullptr},
@@ -189,16 +230,17 @@ constexpr BlockTraits kTypes[] = {
     {29, "IQ1_M", 256, 56, nullptr},
     {34, "TQ1_0", 256, 54, nullptr},
     {35, "TQ2_0", 256, 66, nullptr},
-    {39, "MXFP4", 32, 17, nullptr},
+    Row<MxFp4>(BlockType::kMXFP4, "MXFP4"),
 };
 
 // The types that can be decoded, by their names in files and in memory.
 constexpr std::pair<BlockType, DType> kInMemory[] = {
-    {BlockType::kF32, DType::kFloat32}, {BlockType::kF16, DType::kFloat16}, {BlockType::kBF16, DType::kBFloat16},
-    {BlockType::kQ4_0, DType::kQ4_0},   {BlockType::kQ4_1, DType::kQ4_1},   {BlockType::kQ5_0, DType::kQ5_0},
-    {BlockType::kQ5_1, DType::kQ5_1},   {BlockType::kQ8_0, DType::kQ8_0},   {BlockType::kQ2_K, DType::kQ2_K},
-    {BlockType::kQ3_K, DType::kQ3_K},   {BlockType::kQ4_K, DType::kQ4_K},   {BlockType::kQ5_K, DType::kQ5_K},
-    {BlockType::kQ6_K, DType::kQ6_K}};
+    {BlockType::kF32, DType::kFloat32}, {BlockType::kF16, DType::kFloat16},   {BlockType::kBF16, DType::kBFloat16},
+    {BlockType::kQ4_0, DType::kQ4_0},   {BlockType::kQ4_1, DType::kQ4_1},     {BlockType::kQ5_0, DType::kQ5_0},
+    {BlockType::kQ5_1, DType::kQ5_1},   {BlockType::kQ8_0, DType::kQ8_0},     {BlockType::kQ2_K, DType::kQ2_K},
+    {BlockType::kQ3_K, DType::kQ3_K},   {BlockType::kQ4_K, DType::kQ4_K},     {BlockType::kQ5_K, DType::kQ5_K},
+    {BlockType::kQ6_K, DType::kQ6_K},   {BlockType::kIQ4_NL, DType::kIQ4_NL}, {BlockType::kIQ4_XS, DType::kIQ4_XS},
+    {BlockType::kMXFP4, DType::kMXFP4}};
 
 }  // namespace
 

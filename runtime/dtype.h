@@ -25,7 +25,10 @@ enum class DType : uint8_t {
   kQ3_K,
   kQ4_K,
   kQ5_K,
-  kQ6_K
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4
 };
 
 // The layout of a type in memory. A row of a tensor has whole blocks; a block of a plain type is one element.
@@ -50,6 +53,9 @@ constexpr TypeLayout LayoutOf(DType type) {
     case DType::kQ4_K: return {"Q4_K", 256, 144};
     case DType::kQ5_K: return {"Q5_K", 256, 176};
     case DType::kQ6_K: return {"Q6_K", 256, 210};
+    case DType::kIQ4_NL: return {"IQ4_NL", 32, 18};
+    case DType::kIQ4_XS: return {"IQ4_XS", 256, 136};
+    case DType::kMXFP4: return {"MXFP4", 32, 17};
   }
   return {"?", 1, 1};
 }

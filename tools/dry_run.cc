@@ -32,8 +32,9 @@ using Json = nlohmann::json;
 // Tokens of WikiText-2's test text with the tokenizer of Llama 2: what is assumed of a text that is not read.
 constexpr int64_t kTextTokens = 341469;
 
-ModelShapes OpenShapes(const DryRun& run) {
-  const WeightType dtype = run.common.Loading().dtype;
+ModelShapes OpenShapes(const DryRun& run, bool gpu) {
+  WeightType dtype = run.common.Loading().dtype;
+  if (gpu && dtype == WeightType::kAsStored) dtype = WeightType::kExpanded;
   if (!run.options.config.empty()) return ShapesOfConfig(run.options.config, dtype);
   const std::filesystem::path model = ResolveModel(run.common.model);
   if (std::filesystem::exists(model / kAdaptedFile) || IsHfLra(model))
@@ -43,8 +44,7 @@ ModelShapes OpenShapes(const DryRun& run) {
 
 // One device of the hardware; without a table's row, this machine's CPU.
 PassMachine MachineOf(const DryRun& run, const Hardware* hardware, const Weights& weights) {
-  const int64_t layers = weights.config.layers, held = WeightBytes(weights.config, DepthPlan::Original(layers),
-                                                                   {0, layers}, weights.blocks.front().down.dtype);
+  const int64_t layers = weights.config.layers, held = WeightBytes(weights, DepthPlan::Original(layers), {0, layers});
   const auto room = [&](int64_t memory) { return std::max<int64_t>(0, (memory - held) / 4 * 3); };
   if (hardware == nullptr) {
     Context context = Context::Default();
@@ -384,7 +384,7 @@ void DryRunOptions::AddTo(CLI::App& app) {
 void PrintDryRun(const DryRun& run) {
   const bool here = run.options.hardware == "here";
   Hardware hardware = here ? Hardware() : FindHardware(run.options.hardware);
-  const ModelShapes shapes = OpenShapes(run);
+  const ModelShapes shapes = OpenShapes(run, hardware.gpu);
   const MainJob job = JobOf(run, shapes.weights, MachineOf(run, here ? nullptr : &hardware, *shapes.weights));
   JobOutline outline = OutlineOf(job);
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());

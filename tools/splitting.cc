@@ -90,7 +90,7 @@ void ReportShares(const Weights& weights, Processes& processes, bool quiet) {
   const DepthPlan all = DepthPlan::Original(weights.config.layers);
   std::string parts;
   for (const ModelShare& share : weights.shares) {
-    const int64_t bytes = WeightBytes(weights.config, all, share, weights.embedding.dtype);
+    const int64_t bytes = WeightBytes(weights, all, share);
     const std::string blocks = share.begin == share.end ? "head" : fmt::format("{}-{}", share.begin, share.end - 1);
     parts += fmt::format("{}{} ({})", parts.empty() ? "" : ", ", blocks, Scaled(static_cast<double>(bytes), "B"));
     if (&share != &weights.shares[weights.share]) continue;

@@ -29,7 +29,7 @@ TEXT = "The sun rose over the quiet harbour, and the fishermen prepared their ne
 
 
 def llama(options):
-    """What a process of llama.cpp does: called by the round with --child."""
+    """Reads the prompt and generates with llama.cpp, in a process of its own that a round starts with --child."""
     import xllamacpp
 
     start = time.time()

@@ -78,7 +78,7 @@ class LanguageModel {
   int64_t Parameters() const;
   /// \return bytes of weights and adapters that decoding one token reads
   int64_t BytesPerToken() const;
-  /// \return the type of the weights in memory, such as "bfloat16"
+  /// \return the type of the weights in memory, such as "bfloat16", or of a quantised file "Q4_K_M"
   std::string WeightTypeName() const;
   /// \return a name for the weights, the same for the same weights alone
   std::string WeightsFingerprint() const;

@@ -19,7 +19,7 @@
 
 #include "kernels/cpu/simd_body.h"
 
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__SSSE3__)
 #include <immintrin.h>
 #endif
 
@@ -114,6 +114,49 @@ struct Q8Block {
   static GroupBytes Values(const std::byte* block) { return GroupAt(block + 2); }
 };
 
+// The values of nibbles that are not evenly spaced, as in runtime/block_types.cc.
+constexpr int8_t kUnevenValues[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kMxValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// The values of 32 nibbles, the low ones of 16 bytes first.
+inline GroupBytes UnevenValues(const int8_t (&values)[16], const std::byte* nibbles) {
+  UnsignedHalf bytes;
+  std::memcpy(&bytes, nibbles, sizeof bytes);
+  const UnsignedHalf halves[2] = {bytes & 15, bytes >> 4};
+  GroupBytes out;
+#if defined(__SSSE3__)
+  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values));
+  const __m128i looked_up[2] = {_mm_shuffle_epi8(table, (__m128i)halves[0]),
+                                _mm_shuffle_epi8(table, (__m128i)halves[1])};
+  std::memcpy(&out, looked_up, sizeof out);
+#else
+  for (int i = 0; i < kGroup; ++i) out[i] = values[halves[i / 16][i % 16]];
+#endif
+  return out;
+}
+
+struct Iq4NlBlock {
+  static constexpr int64_t kGroups = 1, kBytes = 18;
+  static constexpr bool kOffset = false;
+  static float Scale(const std::byte* block) { return HalfAt(block); }
+  static float Offset(const std::byte*) { return 0; }
+  static GroupBytes Values(const std::byte* block) { return UnevenValues(kUnevenValues, block + 2); }
+};
+
+struct MxFp4Block {
+  static constexpr int64_t kGroups = 1, kBytes = 17;
+  static constexpr bool kOffset = false;
+  static float Scale(const std::byte* block) {
+    const auto exponent = static_cast<uint32_t>(block[0]);
+    const uint32_t bits = exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23;
+    float scale;
+    std::memcpy(&scale, &bits, sizeof scale);
+    return scale;
+  }
+  static float Offset(const std::byte*) { return 0; }
+  static GroupBytes Values(const std::byte* block) { return UnevenValues(kMxValues, block + 1); }
+};
+
 // Formats with blocks of eight groups. Scales() writes the scales of the groups, or of their halves if kHalves is 2,
 // and the offsets of as many to `offsets` if the format has them.
 
@@ -195,6 +238,26 @@ struct Q6KBlock {
   }
 };
 
+struct Iq4XsBlock {
+  static constexpr int64_t kGroups = kGroupsOfBlock, kBytes = 136;
+  static constexpr int kHalves = 1;
+  static constexpr bool kOffset = false;
+  template <typename V>
+  static void Scales(const std::byte* block, float* scales, float*) {
+    uint16_t highs;
+    std::memcpy(&highs, block + 2, sizeof highs);
+    HalfBytes bytes = {};
+    for (int i = 0; i < 8; ++i) {
+      const int low = static_cast<int>(block[4 + i / 2]) >> (i % 2 * 4) & 15, high = highs >> (2 * i) & 3;
+      bytes[i] = static_cast<int8_t>((low | high << 4) - 32);
+    }
+    ScaleBytes<V>(bytes, HalfAt(block), scales);
+  }
+  static GroupBytes Values(const std::byte* block, int64_t group) {
+    return UnevenValues(kUnevenValues, block + 8 + group * 16);
+  }
+};
+
 // Calls visit.template operator()<Format>() for a quantised type.
 template <typename Visit>
 void WithFormat(DType dtype, const Visit& visit) {
@@ -209,6 +272,9 @@ void WithFormat(DType dtype, const Visit& visit) {
     case DType::kQ4_K: return visit.template operator()<Q4KOrQ5KBlock<false>>();
     case DType::kQ5_K: return visit.template operator()<Q4KOrQ5KBlock<true>>();
     case DType::kQ6_K: return visit.template operator()<Q6KBlock>();
+    case DType::kIQ4_NL: return visit.template operator()<Iq4NlBlock>();
+    case DType::kIQ4_XS: return visit.template operator()<Iq4XsBlock>();
+    case DType::kMXFP4: return visit.template operator()<MxFp4Block>();
     default: return;
   }
 }
@@ -323,10 +389,14 @@ void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
 template <typename V, typename Format, int M>
 inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, const std::byte* w, int64_t k,
                           float* out) {
-  typename V::Reg sum[M][2];
+  constexpr int kSums = 2;  // which hide the latency of the additions
+  typename V::Reg sum[M][kSums];
   float offset[M] = {};
   typename V::Reg offsets_sum[M];
-  for (int i = 0; i < M; ++i) sum[i][0] = sum[i][1] = offsets_sum[i] = V::Zero();
+  for (int i = 0; i < M; ++i) {
+    offsets_sum[i] = V::Zero();
+    for (int s = 0; s < kSums; ++s) sum[i][s] = V::Zero();
+  }
   const auto row = [&](int i) { return PreparedGroups(const_cast<std::byte*>(prepared) + i * prepared_bytes, k); };
   if constexpr (Format::kGroups == 1) {
     const int64_t groups = k / kGroup;
@@ -338,17 +408,18 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
       for (int i = 0; i < M; ++i) {
         const PreparedGroups x = row(i);
         const float by = scale * x.units[group];
-        V::template AddDots<1>(values, x.integers + group * kGroup, &by, sum[i][which]);
+        V::template AddDots<1>(values, x.integers + group * kGroup, &by, 0, sum[i][which]);
         if constexpr (Format::kOffset) offset[i] += Format::Offset(block) * x.sums[group];
       }
     };
     int64_t group = 0;
-    for (; group + 2 <= groups; group += 2) {
-      __builtin_prefetch(w + group * Format::kBytes + kQuantisedAhead);
-      add(group, 0);
-      add(group + 1, 1);
+    for (; group + kSums <= groups; group += kSums) {
+      for (int64_t line = 0; line < kSums * Format::kBytes; line += kQuantisedLine)
+        __builtin_prefetch(w + group * Format::kBytes + kQuantisedAhead + line);
+#pragma GCC unroll 4
+      for (int s = 0; s < kSums; ++s) add(group + s, s);
     }
-    if (group < groups) add(group, 0);
+    for (; group < groups; ++group) add(group, 0);
   } else {
     for (int64_t block = 0; block < k / (kGroup * kGroupsOfBlock); ++block, w += Format::kBytes) {
       for (int64_t line = 0; line < Format::kBytes; line += kQuantisedLine)
@@ -376,11 +447,14 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
 #pragma GCC unroll 4
         for (int i = 0; i < M; ++i)
           V::template AddDots<Format::kHalves>(values, row(i).integers + (block * kGroupsOfBlock + group) * kGroup,
-                                               by[i] + at, sum[i][group % 2]);
+                                               by[i], at, sum[i][group % kSums]);
       }
     }
   }
-  for (int i = 0; i < M; ++i) out[i] = V::Sum(V::Add(V::Add(sum[i][0], sum[i][1]), offsets_sum[i])) + offset[i];
+  for (int i = 0; i < M; ++i) {
+    for (int s = 0; s < kSums; ++s) offsets_sum[i] = V::Add(offsets_sum[i], sum[i][s]);
+    out[i] = V::Sum(offsets_sum[i]) + offset[i];
+  }
 }
 
 }  // namespace

@@ -62,7 +62,8 @@ void AddResources(nb::module_& module) {
                                           .gpus = std::move(gpus),
                                           .products = ParseProducts(products)}));
           },
-          "threads"_a, "memory"_a, "gpus"_a, "products"_a);
+          "threads"_a, "memory"_a, "gpus"_a, "products"_a)
+      .def_prop_ro("gpus", [](const Resources& self) { return self.gpus; });
 }
 
 }  // namespace

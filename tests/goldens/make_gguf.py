@@ -15,7 +15,7 @@ import sentencepiece
 from gguf import GGMLQuantizationType as Type
 
 TYPES = [Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.Q4_K,
-         Type.Q5_K, Type.Q6_K]
+         Type.Q5_K, Type.Q6_K, Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4]
 ROWS, COLUMNS = 3, 512
 GOLDENS = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(GOLDENS, "gguf")

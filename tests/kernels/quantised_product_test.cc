@@ -16,7 +16,8 @@ namespace {
 using test::Padded;
 
 constexpr DType kTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                            DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+                            DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
+                            DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
 
 // The bytes of a block at which its scales of 16 bits are.
 std::vector<int64_t> ScalesOf(DType type) {
@@ -41,6 +42,10 @@ class Quantised {
     for (std::byte& byte : bytes_) byte = static_cast<std::byte>(random());
     for (int64_t block = 0; block < std::ssize(values) / LayoutOf(type).elements; ++block)
       for (const int64_t at : ScalesOf(type)) {
+        if (type == DType::kMXFP4) {  // powers of two about 2^-7
+          bytes_[1 + block * LayoutOf(type).bytes] = static_cast<std::byte>(117 + random() % 8);
+          continue;
+        }
         const Float16 scale(static_cast<float>(static_cast<double>(random() % 4096) / 65536 - 1.0 / 64));
         std::memcpy(bytes_.data() + 1 + block * LayoutOf(type).bytes + at, &scale, sizeof scale);
       }

@@ -37,7 +37,7 @@ TEST(Gguf, ReadsWhatThePackageWrites) {
   EXPECT_TRUE(metadata.Flag("test.flag", false));
   EXPECT_EQ(metadata.Texts("test.words"), (std::vector<std::string_view>{"one", "", "drei \xC3\xA9"}));
   EXPECT_EQ(metadata.Integers("test.numbers"), (std::vector<int64_t>{-1, 0, 7}));
-  EXPECT_EQ(file.tensors().size(), 28u);
+  EXPECT_EQ(file.tensors().size(), 34u);
   EXPECT_EQ(file.tensors().at("Q4_K").shape, (std::vector<int64_t>{3, 512}));
 }
 
@@ -57,7 +57,7 @@ TEST_P(BlockFormat, EqualsThePackageBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(All, BlockFormat,
                          testing::Values("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K",
-                                         "Q5_K", "Q6_K"),
+                                         "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(BlockFormats, AreWrittenAsThePackageDoes) {
