@@ -84,6 +84,11 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
           fmt::format("{} has {} batches of an evaluation that was interrupted; if this one needs the same, they are "
                       "not scored again",
                       journal.file().string(), journal.batches()));
+    if (journal.replies() > 0)
+      reports.tell(
+          fmt::format("{} has {} replies of an evaluation that was interrupted; if this one needs the same, they are "
+                      "not generated again",
+                      journal.file().string(), journal.replies()));
   }
   std::optional<ItemLog> items;
   if (processes.first() && !reports.items.empty()) items.emplace(reports.items, encoder);

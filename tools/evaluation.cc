@@ -24,8 +24,8 @@ constexpr const char* kProtocol = "lm-evaluation-harness 0.4";
 // one in the cache that the same command finds again.
 std::filesystem::path JournalFile(const EvaluationOptions& options, const std::vector<ModelVariant>& variants) {
   if (!options.journal.empty()) return options.journal;
-  std::string what = fmt::format("{} {} {} {} {}", options.tasks, options.shots, options.limit, options.bos,
-                                 fmt::join(options.data, " "));
+  std::string what = fmt::format("{} {} {} {} {}", options.tasks, options.shots.value_or(-1), options.limit,
+                                 options.bos, fmt::join(options.data, " "));
   for (const ModelVariant& variant : variants)
     what += fmt::format(" {} {} {}", variant.name, variant.model.Directory().string(), variant.model.PlanFingerprint());
   return CacheFile("eval", what, ".jsonl");
@@ -44,8 +44,9 @@ void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
   add(app.add_option("--data", data,
                      "directory with the files of the data sets, or TASK=FILE; may be repeated. Without it, and for\n"
                      "what it lacks, they are pulled from the Hugging Face hub (docs/pull.md)"));
-  add(app.add_option("--shots", shots, "number of solved rows before each question")->check(CLI::Range(0, 100)))
-      ->capture_default_str();
+  add(app.add_option("--shots", shots,
+                     "number of solved rows before each question (default: 5 for gsm8k, 0 for the other tasks)"))
+      ->check(CLI::Range(0, 100));
   add(app.add_option("--limit", limit, "only the first N rows per task, or per subject; 0: all")
           ->check(CLI::Range(0, 1 << 30)))
       ->capture_default_str();

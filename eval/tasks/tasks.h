@@ -17,5 +17,6 @@ Task MmluTask();
 Task CmmluTask();
 Task LambadaTask();
 Task WikitextTask();
+Task Gsm8kTask();
 
 }  // namespace shiftrt

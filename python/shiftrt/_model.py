@@ -392,14 +392,14 @@ class Model:
         with _text_file(text, "txt") as file:
             return Perplexity(*_native.perplexity(self._handle, file, protocol, tokens, self._resources, listener_of(progress)))
 
-    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int = 0, limit: int = 0,
+    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int | None = None, limit: int = 0,
                  progress=None) -> Evaluation:
         """Scores the model on zero-shot suites; the numbers are those of lm-evaluation-harness 0.4.
 
         Args:
             tasks: names of tasks, "paper7" or "all".
             data: directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
-            shots: solved examples before each question.
+            shots: solved examples before each question; None: as many as the task has by default (5 for gsm8k, 0 for the others).
             limit: rows per task, or per subject of it; 0: all.
             progress: as of `open`.
         """
@@ -612,7 +612,7 @@ class Repair(Table):
         """The removed layers and how well the fits explain them, as docs/formats.md lists it under "provenance"."""
         return self.corrected.provenance
 
-    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int = 0, limit: int = 0,
+    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int | None = None, limit: int = 0,
                  progress=None) -> Evaluation:
         """Scores all variants on the same items; the arguments are those of `Model.evaluate`."""
         return _evaluate(self.models, tasks, data, shots, limit, progress)
