@@ -192,6 +192,11 @@ std::vector<Prompt> MakePrompts(const Example& example, const std::vector<const 
 }
 
 Dataset LoadDataset(const Task& task, const SuiteSettings& settings) {
+  if (task.program != nullptr && !settings.allow_code)
+    FailUsage(Field("allow_code"),
+              "not given, and {} runs programs that the model writes: allow that (they run in isolation, as "
+              "docs/evaluation.md says), or leave the task out",
+              task.name);
   const int64_t wanted = settings.shots.value_or(task.usual_shots);
   if (wanted < 0) FailUsage(Field("shots"), "{} is below 0", wanted);
   if (settings.limit < 0) FailUsage(Field("limit"), "{} is below 0", settings.limit);

@@ -42,7 +42,8 @@ struct Dataset {
 
 // Finds the task's files in `settings.data` and then in the Hugging Face cache, reads and checks every row, and draws
 // the shots. Throws Error naming the places looked at, or file and line of a row that is malformed; UsageError for
-// shots or a limit below 0, and for shots that the task does not have. Without a number of shots, those that are usual
+// shots or a limit below 0, for shots that the task does not have, and for a task that runs programs where that is not
+// allowed. Without a number of shots, those that are usual
 // for the task are taken.
 Dataset LoadDataset(const Task& task, const SuiteSettings& settings);
 

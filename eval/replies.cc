@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/generate.h"
+#include "eval/programs/runner.h"
 #include "runtime/files.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
@@ -139,6 +140,29 @@ class VariantReplies {
   std::vector<size_t> missing_;
 };
 
+// Runs the program of every reply; the processes that share the work share the programs out.
+void RunPrograms(const EvalJob& job, const Dataset& dataset, std::vector<std::vector<Reply>>& replies) {
+  const ProgramRunner runner;
+  const int64_t items = std::ssize(dataset.items), count = std::ssize(replies) * items;
+  job.progress.Begin(dataset.task->name + ", programs", count);
+  int64_t ended = 0;
+  const auto outcomes = SharedLoop(
+      job.context, count,
+      [&](int64_t i) {
+        const Item& item = dataset.items[static_cast<size_t>(i % items)];
+        const Reply& reply = replies[static_cast<size_t>(i / items)][static_cast<size_t>(i % items)];
+        return runner.Run(dataset.task->program(item.code, reply.text, item.answer));
+      },
+      [&](int64_t, int64_t end) { job.progress.Advance(end - std::exchange(ended, end)); });
+  job.progress.End();
+  for (int64_t i = 0; i < count; ++i) {
+    Reply& reply = replies[static_cast<size_t>(i / items)][static_cast<size_t>(i % items)];
+    const ProgramOutcome outcome = outcomes[static_cast<size_t>(i)];
+    reply.right.assign(dataset.task->metrics.size(), outcome == ProgramOutcome::kPassed);
+    reply.outcome = Name(outcome);
+  }
+}
+
 }  // namespace
 
 StopTexts::StopTexts(const Tokenizer& tokenizer, std::vector<std::string> texts) : tokenizer_(tokenizer) {
@@ -194,8 +218,9 @@ EvalScores EvaluateReplies(const EvalJob& job, const Dataset& dataset) {
     }
   }
   if (missing > 0) job.progress.End();
+  if (task.program != nullptr) RunPrograms(job, dataset, result.replies);
   for (std::vector<Reply>& replies : result.replies)
-    for (size_t i = 0; i < replies.size(); ++i)
+    for (size_t i = 0; task.right != nullptr && i < replies.size(); ++i)
       for (const std::string& metric : task.metrics)
         replies[i].right.push_back(task.right(metric, replies[i].text, dataset.items[i].answer));
   // The requests and the first variant's replies; each token of a reply passes through the blocks but the last.

@@ -64,6 +64,8 @@ struct Task {
   int64_t usual_shots = 0;   // shots where the user names no number
   // Whether `reply` is right by a metric; `answer` is that of the example.
   bool (*right)(std::string_view metric, std::string_view reply, std::string_view answer) = nullptr;
+  // Or else the program in Python, made of Example::code, a reply and the answer, that passes if the reply is right.
+  std::string (*program)(const std::string& code, std::string_view reply, const std::string& answer) = nullptr;
 };
 
 inline constexpr const char* kHubRevision = "refs/convert/parquet";

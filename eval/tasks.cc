@@ -20,8 +20,13 @@ constexpr const char* kSmallModels = "hellaswag,arc_easy,piqa,lambada";
 
 const std::vector<Task>& Tasks() {
   static const std::vector<Task> tasks = {
-      BoolqTask(),      PiqaTask(), HellaswagTask(), WinograndeTask(), ArcEasyTask(),  ArcChallengeTask(),
-      OpenbookqaTask(), MmluTask(), CmmluTask(),     LambadaTask(),    WikitextTask(), Gsm8kTask(),
+      BoolqTask(),      PiqaTask(),
+      HellaswagTask(),  WinograndeTask(),
+      ArcEasyTask(),    ArcChallengeTask(),
+      OpenbookqaTask(), MmluTask(),
+      CmmluTask(),      LambadaTask(),
+      WikitextTask(),   Gsm8kTask(),
+      HumanEvalTask(),  HumanEvalInstructTask(),
   };
   return tasks;
 }

@@ -3,3 +3,4 @@ shiftrt_test(eval
           eval/text_test.cc
   DEPENDS shiftrt_eval nlohmann_json::nlohmann_json)
 shiftrt_test(fidelity SOURCES eval/fidelity_test.cc DEPENDS shiftrt_eval)
+shiftrt_test(programs SOURCES eval/programs_test.cc DEPENDS shiftrt_eval)

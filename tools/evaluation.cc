@@ -34,8 +34,9 @@ std::filesystem::path JournalFile(const EvaluationOptions& options, const std::v
 }  // namespace
 
 void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
-  CLI::Option* const names =
-      app.add_option(flag, tasks, "zero-shot suites: a comma-separated list of names, paper7, small4 or all");
+  CLI::Option* const names = app.add_option(
+      flag, tasks,
+      "suites: a comma-separated list of names, paper7, small4, or all that need no generated replies (all)");
   if (!tasks.empty()) names->capture_default_str();
   const auto add = [&](CLI::Option* option) {
     if (tasks.empty()) option->needs(names);
@@ -50,6 +51,9 @@ void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
   add(app.add_option("--limit", limit, "only the first N rows per task, or per subject; 0: all")
           ->check(CLI::Range(0, 1 << 30)))
       ->capture_default_str();
+  add(app.add_flag("--allow-code", allow_code,
+                   "allow tasks that run programs which the model writes (humaneval): each runs in a process without\n"
+                   "network and files of the user, with limits (docs/evaluation.md)"));
   add(app.add_option("--bos", bos, "whether a BOS token begins every text; auto: as the tokenizer says")
           ->check(CLI::IsMember({"auto", "always", "never"})))
       ->capture_default_str();
@@ -75,7 +79,7 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
 
 Suites EvaluationOptions::Load(const CommonOptions& common) const {
   if (tasks.empty()) return {};
-  const SuiteSettings settings = {tasks, data, shots, limit, bos, metrics == "all"};
+  const SuiteSettings settings = {tasks, data, shots, limit, bos, metrics == "all", allow_code};
   common.processes->FirstBeforeOthers([&] {
     PullMissingRows(settings, common.offline, common.quiet);
     return true;

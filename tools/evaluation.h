@@ -26,6 +26,7 @@ struct EvaluationOptions {
   std::string bos = "auto", metrics = "paper", items = {}, journal = {};
   std::optional<int64_t> shots = {};  // nothing: as many as each task has by default
   int64_t limit = 0;
+  bool allow_code = false;
 
   // Adds `flag` for the tasks, and --data, --shots, --limit and --bos, which go with it where there are no tasks by
   // default.

@@ -18,5 +18,7 @@ Task CmmluTask();
 Task LambadaTask();
 Task WikitextTask();
 Task Gsm8kTask();
+Task HumanEvalTask();
+Task HumanEvalInstructTask();
 
 }  // namespace shiftrt

@@ -46,7 +46,7 @@ inline Model GoldenEvalModel(const std::string& tokenizer, uint64_t seed = 1, in
 inline Variant Plain(const std::string& name, DepthPlan plan) { return {name, std::move(plan)}; }
 
 inline Dataset GoldenDataset(const std::string& task, std::optional<int64_t> shots = 0) {
-  return LoadDataset(*ParseTasks(task)[0], {.data = {GoldenData()}, .shots = shots});
+  return LoadDataset(*ParseTasks(task)[0], {.data = {GoldenData()}, .shots = shots, .allow_code = true});
 }
 
 }  // namespace shiftrt

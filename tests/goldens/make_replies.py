@@ -28,10 +28,18 @@ HERE = Path(__file__).resolve().parent
 SEED = 1234  # the seed of the reference's few-shot sampler, as set by its command line
 
 
+RUN = """import sys
+try:
+    exec(sys.stdin.read(), {})
+except BaseException:
+    sys.exit(1)
+"""
+
+
 def passes(program):
     try:
-        return subprocess.run([sys.executable, "-I", "-c", "import sys\nexec(sys.stdin.read(), {})"], input=program.encode(),
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=3).returncode == 0
+        return subprocess.run([sys.executable, "-I", "-c", RUN], input=program.encode(), stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, timeout=3).returncode == 0
     except subprocess.TimeoutExpired:
         return False
 
