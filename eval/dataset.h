@@ -26,7 +26,7 @@ struct Item {
   // choices are the answers or, if there is one answer to several contexts, the contexts without shots.
   std::vector<int64_t> units, bytes;
   std::vector<int64_t> answer_bytes;  // bytes of each answer; empty for a document
-  // Of a task of replies: the answer, and the beginning of the program that the reply continues.
+  // A task of replies has the answer, and the beginning of the program that the reply continues.
   std::string answer = {}, code = {};
 };
 

@@ -23,10 +23,10 @@ struct EvalCost {
 
 // A reply to the prompt of an item.
 struct Reply {
-  std::vector<int32_t> tokens = {};  // as generated, without the token that ended it, but with a text that did
+  std::vector<int32_t> tokens = {};  // as generated; a text that ended the reply is among them, a token is not
   std::string text = {};             // up to the first stop text
   std::vector<bool> right = {};      // by each metric of the task
-  std::string outcome = {};          // of a program that was run: "passed", "failed" or "timed out"
+  std::string outcome = {};          // "passed", "failed" or "timed out" if a program was run
 };
 
 struct EvalScores {

@@ -21,8 +21,8 @@ struct Metric : SuiteScore {
 
 inline constexpr const char *kBitsPerByte = "bits_per_byte", *kMargin = "margin";
 
-// Of every task of replies: the share of a reply's sequences of four tokens that stood in it before (Welleck et al.
-// 2019, arXiv 1908.04319), and its tokens; means over items.
+// Every task of replies has two further metrics, means over items: the share of a reply's sequences of four tokens that
+// stood in it before (Welleck et al. 2019, arXiv 1908.04319), and the number of its tokens.
 inline constexpr const char *kRepeated = "repeated_4grams", *kReplyTokens = "reply_tokens";
 double RepeatedFourGrams(std::span<const int32_t> tokens);
 // The metrics of the task, each the share of replies that are right by it, and the two above.

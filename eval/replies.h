@@ -20,8 +20,8 @@ class StopTexts {
   // The text of the tokenizer's EOS token ends a reply, too.
   StopTexts(const Tokenizer& tokenizer, std::vector<std::string> texts);
 
-  // Whether the last tokens of a reply have one of the texts, special tokens included: as many of the last tokens are
-  // read as the text has, and two more, as in the reference.
+  // Says whether the last tokens of a reply have one of the texts, special tokens included: as many of the last tokens
+  // are read as the text has, and two more, as in the reference.
   bool Ends(std::span<const int32_t> tokens) const;
   // The text of a reply without special tokens, cut before the first place of the first text, then of the next, and so
   // on.

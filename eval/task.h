@@ -60,9 +60,9 @@ struct Task {
 
   // A task of replies has the following, too. A reply ends before the first text of `stop` that it contains.
   std::vector<std::string> stop = {};
-  int64_t max_tokens = 256;  // of a reply; this is the reference's default
+  int64_t max_tokens = 256;  // a reply is no longer; this is the reference's default
   int64_t usual_shots = 0;   // shots where the user names no number
-  // Whether `reply` is right by a metric; `answer` is that of the example.
+  // Says whether `reply` is right by a metric; `answer` is that of the example.
   bool (*right)(std::string_view metric, std::string_view reply, std::string_view answer) = nullptr;
   // Or else the program in Python, made of Example::code, a reply and the answer, that passes if the reply is right.
   std::string (*program)(const std::string& code, std::string_view reply, const std::string& answer) = nullptr;

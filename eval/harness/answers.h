@@ -15,8 +15,8 @@ std::string NumberBehindHashes(std::string_view reply);
 // The last number, as the filter flexible-extract has it: the last match of "(-?[$0-9.,]{2,})|(-?[0-9]+)".
 std::string LastNumber(std::string_view reply);
 
-// Whether both are the same without commas, dollar signs, all up to the last "#### ", a full stop at the end, and the
-// case of ASCII letters, which the reference ignores for GSM8K.
+// Says whether both are the same without commas, dollar signs, all up to the last "#### ", a full stop at the end, and
+// the case of ASCII letters, which the reference ignores for GSM8K.
 bool SameNumber(std::string_view one, std::string_view other);
 
 }  // namespace shiftrt

@@ -29,7 +29,7 @@ struct ProgramLimits {
   double seconds = 3;  // from the beginning of the program; the reference's default
   int64_t cpu_seconds = 5;
   int64_t memory = int64_t{2} << 30;       // bytes of address space
-  int64_t file_bytes = int64_t{16} << 20;  // of each file, and of all files together
+  int64_t file_bytes = int64_t{16} << 20;  // each file, and all files together
   int64_t open_files = 64, files = 256, threads = 64;
 };
 
@@ -63,7 +63,7 @@ class Confinement {
   [[noreturn]] void Enter(const ProgramFiles& files) const noexcept;
 
  private:
-  // What a new file system has, by paths in it.
+  // The contents of a new file system, by their paths before it is entered.
   struct Root {
     std::vector<std::string> directories = {}, files = {};            // to be made, empty
     std::vector<std::pair<std::string, std::string>> links = {};      // targets and places

@@ -37,7 +37,7 @@ fs::path PythonOfPath() {
   std::string_view rest = path == nullptr ? "" : path;
   while (!rest.empty()) {
     const size_t end = std::min(rest.find(':'), rest.size());
-    const fs::path file = fs::path(rest.substr(0, end)) / "python3";
+    fs::path file = fs::path(rest.substr(0, end)) / "python3";
     rest.remove_prefix(std::min(end + 1, rest.size()));
     std::error_code none;
     if (fs::is_regular_file(file, none) && ::access(file.c_str(), X_OK) == 0) return file;

@@ -27,9 +27,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kWordBytes = 32;       // of the word that says that a program has ended well
+constexpr size_t kWordBytes = 32;       // the word says that a program has ended well
 constexpr char kBegun = 'S';            // reported when Python begins with the program
-constexpr double kSecondsToBegin = 60;  // that a busy machine may need to start Python
+constexpr double kSecondsToBegin = 60;  // a busy machine may need them to start Python
 
 // Standard input is the word and then the program. A program that ends the process in another way does not write the
 // word. Reading from standard input is an error, as in the reference.
