@@ -15,6 +15,7 @@
 #include "runtime/checked_lines.h"
 #include "tests/eval/fixtures.h"
 #include "tests/runtime/refusal.h"
+#include "tests/runtime/thread_link.h"
 
 namespace shiftrt {
 namespace {
@@ -223,6 +224,29 @@ TEST_F(Generating, RepliesOfAJournalAreNotGeneratedAgain) {
     for (size_t i = 0; i < 3; ++i) same += again[v][i].tokens == whole[v][i].tokens ? 1 : 0;
   EXPECT_EQ(same, 5);
   EXPECT_EQ(ReadCheckedLines(file).texts.size(), 6u);
+}
+
+// Three processes share two variants of three prompts, and one has no prompt of its own where two are known.
+TEST_F(Generating, ProcessesShareThePrompts) {
+  Journal none("");
+  const auto whole = Run(none).replies;
+  const auto file = directory_.path() / "journal";
+  {
+    Journal journal(file);
+    Run(journal);
+  }
+  const std::vector<std::string> lines = ReadCheckedLines(file).texts;
+  std::filesystem::remove(file);
+  for (const size_t i : {1, 2}) LineAppender(file).Add(lines[i]);
+  InProcesses(3, [&](const std::shared_ptr<Processes>& processes) {
+    Context context = Context::Default();
+    context.processes = processes;
+    Journal journal(processes->first() ? file : std::filesystem::path(), processes->rank());
+    NoProgress progress;
+    const EvalScores scores = Evaluate({context, model_, variants_, {}, journal, progress}, dataset_);
+    for (size_t v = 0; v < 2; ++v)
+      for (size_t i = 0; i < 3; ++i) EXPECT_EQ(scores.replies[v][i].tokens, whole[v][i].tokens) << v << ", " << i;
+  });
 }
 
 TEST_F(Generating, AResultHasEveryMetricOfEveryVariant) {

@@ -180,11 +180,11 @@ def golden(_):
 def reference_run(lm, name, args):
     task = reference_task(name, args.data)
     instances = build(task, args.limit)
-    begin = time.time()
+    begin, cpu = time.time(), time.process_time()
     replies = lm.generate_until(instances)
-    seconds = time.time() - begin
+    seconds, cpu = time.time() - begin, time.process_time() - cpu
     return [{"context": instance.args[0], "reply": reply, "right": judged(task, name, instance.doc, reply)}
-            for instance, reply in zip(instances, replies)], seconds
+            for instance, reply in zip(instances, replies)], seconds, cpu
 
 
 def our_run(name, args, folder):
@@ -194,8 +194,11 @@ def our_run(name, args, folder):
                "--quiet"]
     if name != "gsm8k":
         command.append("--allow-code")
+    before = os.times()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return json_lines(items), json.load(open(result))["tasks"][0]
+    after = os.times()
+    cpu = after.children_user - before.children_user + after.children_system - before.children_system
+    return json_lines(items), json.load(open(result))["tasks"][0], cpu
 
 
 def first_difference(one, other):
@@ -210,11 +213,12 @@ def compare(args):
     wrong = 0
     for name in args.tasks.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            ours, result = our_run(name, args, Path(folder))
-        theirs, seconds = reference_run(lm, name, args)
+            ours, result, our_cpu = our_run(name, args, Path(folder))
+        theirs, seconds, cpu = reference_run(lm, name, args)
         assert len(ours) == len(theirs), f"{name}: {len(ours)} items of ours, {len(theirs)} of the reference"
         task = {"task": name, "rows": len(theirs), "prompts_equal": 0, "replies_equal": 0, "seconds": result["seconds"],
-                "reference_seconds": seconds, "ratio": seconds / result["seconds"], "right": {}, "reference_right": {}, "differences": []}
+                "reference_seconds": seconds, "ratio": seconds / result["seconds"], "cpu_seconds_with_loading": our_cpu,
+                "reference_cpu_seconds": cpu, "cpu_ratio": cpu / our_cpu, "right": {}, "reference_right": {}, "differences": []}
         for metric in METRICS[name]:
             task["right"][metric] = sum(a["variants"]["original"]["right"][metric] for a in ours)
             task["reference_right"][metric] = sum(b["right"][metric] for b in theirs)
