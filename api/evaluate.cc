@@ -10,6 +10,7 @@
 #include "eval/item_log.h"
 #include "eval/metrics.h"
 #include "eval/perplexity.h"
+#include "eval/programs/runner.h"
 #include "eval/requests.h"
 #include "eval/scorer.h"
 #include "eval/summary.h"
@@ -48,7 +49,12 @@ Suites::Suites() : impl_(std::make_shared<const Impl>()) {}
 
 Suites::Suites(const SuiteSettings& settings) {
   Impl read{settings, ParseBos(settings.bos), {}};
-  for (const Task* task : ParseTasks(settings.tasks)) read.datasets.push_back(LoadDataset(*task, settings));
+  bool runs_programs = false;
+  for (const Task* task : ParseTasks(settings.tasks)) {
+    read.datasets.push_back(LoadDataset(*task, settings));
+    runs_programs = runs_programs || task->program != nullptr;
+  }
+  if (runs_programs) ProgramRunner();  // that it cannot run programs is not to be found out after all replies
   impl_ = std::make_shared<const Impl>(std::move(read));
 }
 
@@ -84,6 +90,11 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
           fmt::format("{} has {} batches of an evaluation that was interrupted; if this one needs the same, they are "
                       "not scored again",
                       journal.file().string(), journal.batches()));
+    if (journal.replies() > 0)
+      reports.tell(
+          fmt::format("{} has {} replies of an evaluation that was interrupted; if this one needs the same, they are "
+                      "not generated again",
+                      journal.file().string(), journal.replies()));
   }
   std::optional<ItemLog> items;
   if (processes.first() && !reports.items.empty()) items.emplace(reports.items, encoder);

@@ -112,12 +112,6 @@ std::unique_ptr<ChatTemplate> RequireChatTemplate(const Model& model) {
   return found;
 }
 
-std::vector<int32_t> StopTokens(const Model& model) {
-  std::vector<int32_t> stop = model.weights->config.eos_tokens;
-  if (model.tokenizer && model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
-  return stop;
-}
-
 Generation ModelRunner::Generate(std::string_view prompt, const GenerationSettings& settings,
                                  const std::function<bool(int32_t)>& on_token) {
   return Generate(impl_->model.Encode(prompt), settings, on_token);

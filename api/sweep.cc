@@ -41,7 +41,7 @@ std::string JournalKey(const SweepSettings& settings, const CalibrationSpec& cal
   key += fmt::format(" {} {}", Name(fitting.products), Name(measuring.products));
   const SuiteSettings& suites = settings.suites.impl().settings;
   if (!settings.suites.empty())
-    key += fmt::format(" {} {} {} {}", suites.tasks, suites.limit, suites.shots, suites.bos);
+    key += fmt::format(" {} {} {} {}", suites.tasks, suites.limit, suites.shots.value_or(-1), suites.bos);
   for (const Dataset& suite : settings.suites.impl().datasets) key += " " + suite.data_hash;
   return key;
 }

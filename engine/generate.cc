@@ -61,6 +61,12 @@ void CheckTokens(std::span<const int32_t> tokens, const ModelConfig& config) {
 
 }  // namespace
 
+std::vector<int32_t> StopTokens(const Model& model) {
+  std::vector<int32_t> stop = model.weights->config.eos_tokens;
+  if (model.tokenizer && model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
+  return stop;
+}
+
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config) {
   Check(prompt > 0, "the prompt is empty: give at least one token");
   Check(max_tokens <= config.max_positions - prompt,

@@ -10,6 +10,7 @@
 #include "engine/decoder.h"
 #include "engine/sampling.h"
 #include "include/shiftrt/runner.h"
+#include "models/model.h"
 
 namespace shiftrt {
 
@@ -18,6 +19,9 @@ struct GenerationResult {
   double prefill_seconds = 0;
   double decode_seconds = 0;  // the time of all steps after the first token
 };
+
+// The ids that end a reply: those of generation_config.json and config.json, and the tokenizer's EOS.
+std::vector<int32_t> StopTokens(const Model& model);
 
 // Throws Error for a prompt of no tokens, and when prompt + max_tokens exceeds the model's context.
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config);

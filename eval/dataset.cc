@@ -144,7 +144,7 @@ class ShotSource {
 const std::string& At(const std::vector<std::string>& texts, size_t i) { return texts[texts.size() == 1 ? 0 : i]; }
 
 Item MakeItem(const Task& task, const Entry& entry, const std::vector<const Example*>& shots) {
-  Item item{entry.where, entry.subject, {}, entry.example.gold, {}, {}, {}};
+  Item item{entry.where, entry.subject, {}, entry.example.gold, {}, {}, {}, {}, {}};
   if (task.kind == TaskKind::kPages) {
     const std::string& page = entry.example.contexts[0];
     item.prompts = {{"", entry.example.answers[0]}};
@@ -153,6 +153,11 @@ Item MakeItem(const Task& task, const Entry& entry, const std::vector<const Exam
     return item;
   }
   item.prompts = MakePrompts(entry.example, shots);
+  if (task.kind == TaskKind::kReply) {
+    item.answer = entry.example.answers[0];
+    item.code = entry.example.code;
+    return item;
+  }
   // The reference divides by the length of what differs between the choices. If they share the answer, that is the
   // context.
   const bool shared = entry.example.contexts.size() > 1 && entry.example.answers.size() == 1;
@@ -187,20 +192,25 @@ std::vector<Prompt> MakePrompts(const Example& example, const std::vector<const 
 }
 
 Dataset LoadDataset(const Task& task, const SuiteSettings& settings) {
-  if (settings.shots < 0) FailUsage(Field("shots"), "{} is below 0", settings.shots);
+  if (task.program != nullptr && !settings.allow_code)
+    FailUsage(Field("allow_code"),
+              "not given, and {} runs programs that the model writes: allow that (they run in isolation, as "
+              "docs/evaluation.md says), or leave the task out",
+              task.name);
+  const int64_t wanted = settings.shots.value_or(task.usual_shots);
+  if (wanted < 0) FailUsage(Field("shots"), "{} is below 0", wanted);
   if (settings.limit < 0) FailUsage(Field("limit"), "{} is below 0", settings.limit);
-  if (settings.shots > 0 && task.shots == Shots::kNone)
-    FailUsage(Field("shots"), "{} is evaluated without shots", task.name);
+  if (wanted > 0 && task.shots == Shots::kNone) FailUsage(Field("shots"), "{} is evaluated without shots", task.name);
   Dataset dataset;
   dataset.task = &task;
-  dataset.shots = settings.shots;
+  dataset.shots = wanted;
   dataset.files = FindTaskFiles(task, TaskRows::kItems, settings.data);
   std::string hashed;
   std::vector<Entry> entries = ReadEntries(task, dataset.files, hashed), pool;
   dataset.rows = std::ssize(entries);
-  if (settings.shots > 0) pool = ReadEntries(task, FindTaskFiles(task, TaskRows::kShots, settings.data), hashed);
+  if (wanted > 0) pool = ReadEntries(task, FindTaskFiles(task, TaskRows::kShots, settings.data), hashed);
   Limit(settings.limit, entries);
-  ShotSource shots(task, settings.shots, pool);
+  ShotSource shots(task, wanted, pool);
   for (const Entry& entry : entries) dataset.items.push_back(MakeItem(task, entry, shots.For(entry)));
   dataset.data_hash = HashHex(hashed);
   dataset.template_hash = TemplateHash(task);

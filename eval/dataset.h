@@ -26,6 +26,8 @@ struct Item {
   // choices are the answers or, if there is one answer to several contexts, the contexts without shots.
   std::vector<int64_t> units, bytes;
   std::vector<int64_t> answer_bytes;  // bytes of each answer; empty for a document
+  // A task of replies has the answer, and the beginning of the program that the reply continues.
+  std::string answer = {}, code = {};
 };
 
 struct Dataset {
@@ -40,7 +42,9 @@ struct Dataset {
 
 // Finds the task's files in `settings.data` and then in the Hugging Face cache, reads and checks every row, and draws
 // the shots. Throws Error naming the places looked at, or file and line of a row that is malformed; UsageError for
-// shots or a limit below 0, and for shots that the task does not have.
+// shots or a limit below 0, for shots that the task does not have, and for a task that runs programs where that is not
+// allowed. Without a number of shots, those that are usual
+// for the task are taken.
 Dataset LoadDataset(const Task& task, const SuiteSettings& settings);
 
 // The prompts of `examples`, the shots before each of them included; shots[i] are those of examples[i].

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "eval/replies.h"
 #include "eval/trunk.h"
 #include "runtime/files.h"
 #include "runtime/shared_items.h"
@@ -49,11 +50,7 @@ Work EncodeAll(const Model& model, const Dataset& dataset, Bos bos) {
 // name batches by their numbers.
 std::string WorkKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
                     int64_t batch_tokens, const std::vector<PackedBatch>& batches) {
-  const std::string unit = context.device == Device::kCuda           ? "cuda"
-                           : context.products == Products::kBFloat16 ? fmt::format("{}+bfloat16", Name(context.isa))
-                                                                     : Name(context.isa);
-  std::string text = fmt::format("{} {} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype),
-                                 unit, batch_tokens, plan.Fingerprint());
+  std::string text = fmt::format("{} {}", ComputedBy(context, model, plan), batch_tokens);
   for (const ScoringRequest& request : work.requests)
     text += fmt::format(" {} {}", request.scored, HashHex(std::as_bytes(std::span(request.tokens))));
   for (const PackedBatch& packed : batches) text += fmt::format(" {}", packed.members.size());
@@ -105,9 +102,6 @@ class Collector {
   std::vector<int64_t> left_;
   std::vector<std::vector<Score>> scores_;
 };
-
-// True if log-probabilities of this program count: of a model that is split, one part has the head.
-bool HasHead(const Weights& weights) { return weights.shares.empty() || weights.shares[weights.share].last; }
 
 // The scores of every variant and batch.
 class ScoreTable {
@@ -171,14 +165,27 @@ void EvalScores::PutFirst(EvalScores others) {
   seconds += others.seconds;
   scores.insert(scores.begin(), std::make_move_iterator(others.scores.begin()),
                 std::make_move_iterator(others.scores.end()));
+  replies.insert(replies.begin(), std::make_move_iterator(others.replies.begin()),
+                 std::make_move_iterator(others.replies.end()));
 }
 
+std::string ComputedBy(const Context& context, const Model& model, const DepthPlan& plan) {
+  const std::string unit = context.device == Device::kCuda           ? "cuda"
+                           : context.products == Products::kBFloat16 ? fmt::format("{}+bfloat16", Name(context.isa))
+                                                                     : Name(context.isa);
+  return fmt::format("{} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype), unit,
+                     plan.Fingerprint());
+}
+
+bool HasHead(const Weights& weights) { return weights.shares.empty() || weights.shares[weights.share].last; }
+
 EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
+  if (dataset.task->kind == TaskKind::kReply) return EvaluateReplies(job, dataset);
   const auto start = std::chrono::steady_clock::now();
   const Work work = EncodeAll(job.model, dataset, job.options.bos);
   const std::vector<PackedBatch> batches = Pack(work.requests, job.options.batch_tokens);
   Trunk trunk(job.context, job.model.weights, PlansOf(job.variants));
-  EvalScores result{CostOf(work, batches), {}, 0};
+  EvalScores result{CostOf(work, batches), {}, {}, 0};
   result.cost.shared_stages = trunk.shared_stages();
   std::vector<std::string> keys;
   std::vector<Collector> collectors;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores that the variants of a model give to the prompts of a data set.
+// Scores that the variants of a model give to the prompts of a data set, and their replies to prompts.
 #pragma once
 
 #include <string>
@@ -21,9 +21,18 @@ struct EvalCost {
   int64_t shared_stages = 0;                          // stages that all variants begin with; they run once for all
 };
 
+// A reply to the prompt of an item.
+struct Reply {
+  std::vector<int32_t> tokens = {};  // as generated; a text that ended the reply is among them, a token is not
+  std::string text = {};             // up to the first stop text
+  std::vector<bool> right = {};      // by each metric of the task
+  std::string outcome = {};          // "passed", "failed" or "timed out" if a program was run
+};
+
 struct EvalScores {
   EvalCost cost;
-  std::vector<std::vector<std::vector<Score>>> scores;  // by variant, item and prompt
+  std::vector<std::vector<std::vector<Score>>> scores;  // by variant, item and prompt; none for a task of replies
+  std::vector<std::vector<Reply>> replies;              // by variant and item; none for the other tasks
   double seconds = 0;                                   // for all variants, without what was read from the journal
 
   // Puts the scores of other variants, of the same data set, before these, and adds their cost.
@@ -33,6 +42,7 @@ struct EvalScores {
 struct EvalOptions {
   Bos bos = Bos::kAuto;
   int64_t batch_tokens = 2048;
+  int64_t replies = 32;  // that are generated together, at most
 };
 
 // A depth plan of a model, and what tables and files call it.
@@ -52,8 +62,14 @@ struct EvalJob {
 };
 
 // The batches are shared out (runtime/shared_items.h). The scores do not depend on that, nor on what the journal
-// holds, bit for bit. Throws Error for a model without a tokenizer, what
-// PromptEncoder throws, and Interrupted; what was scored until then is in the journal.
+// holds, bit for bit; replies do up to rounding, which depends on those that are generated together. Throws Error for a
+// model without a tokenizer, what PromptEncoder throws, and Interrupted; what was scored until then is in the journal.
 EvalScores Evaluate(const EvalJob& job, const Dataset& dataset);
+
+// Describes all but the requests that the results of a plan depend on: the weights as they are computed with, the unit
+// that computes, and the plan.
+std::string ComputedBy(const Context& context, const Model& model, const DepthPlan& plan);
+// True if the results of this program count: of a model that is split, one part has the head.
+bool HasHead(const Weights& weights);
 
 }  // namespace shiftrt

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "eval/metrics.h"
+
 namespace shiftrt {
 
 namespace {
@@ -38,14 +40,37 @@ Json PromptsJson(const Dataset& dataset, const Item& item, PromptEncoder& encode
           {"continuation_tokens", continuation_tokens}};
 }
 
+// The text and the token ids of the prompt of a reply, cut to the model's context, and the right answer.
+Json PromptJson(const Dataset& dataset, const Item& item, const PromptEncoder& encoder) {
+  const std::string& context = item.prompts[0].context;
+  return {{"contexts", context},
+          {"context_tokens", encoder.EncodePrompt(context, dataset.task->max_tokens, item.where)},
+          {"answer", item.answer}};
+}
+
+Json ReplyJson(const Task& task, const Reply& reply) {
+  Json json = {
+      {"reply", reply.text}, {"tokens", std::ssize(reply.tokens)}, {kRepeated, RepeatedFourGrams(reply.tokens)}};
+  for (size_t m = 0; m < task.metrics.size(); ++m) json["right"][task.metrics[m]] = static_cast<bool>(reply.right[m]);
+  if (!reply.outcome.empty()) json["outcome"] = reply.outcome;
+  return json;
+}
+
 }  // namespace
 
 void ItemLog::Add(const Dataset& dataset, const std::vector<Variant>& variants, const EvalScores& scores) {
   for (size_t i = 0; i < dataset.items.size(); ++i) {
     const Item& item = dataset.items[i];
-    Json line = PromptsJson(dataset, item, encoder_);
+    const bool replies = dataset.task->kind == TaskKind::kReply;
+    Json line = replies ? PromptJson(dataset, item, encoder_) : PromptsJson(dataset, item, encoder_);
     line["task"] = dataset.task->name;
     line["row"] = item.where;
+    for (size_t v = 0; replies && v < variants.size(); ++v)
+      line["variants"][variants[v].name] = ReplyJson(*dataset.task, scores.replies[v][i]);
+    if (replies) {
+      file_.Write(line.dump() + "\n");
+      continue;
+    }
     line["gold"] = item.gold;
     for (size_t v = 0; v < variants.size(); ++v) {
       Json& entry = line["variants"][variants[v].name];

@@ -37,6 +37,18 @@ std::vector<std::filesystem::path> FilesOf(const std::filesystem::path& file) {
   return files;
 }
 
+// Throws Error for what is no list of token ids.
+std::vector<int32_t> TokensIn(const Json& list) {
+  Check(list.is_array(), "not a list of token ids");
+  std::vector<int32_t> tokens;
+  for (const Json& id : list) {
+    const int64_t token = Integer(id);
+    Check(token >= 0 && token <= INT32_MAX, "{} is no token id", token);
+    tokens.push_back(static_cast<int32_t>(token));
+  }
+  return tokens;
+}
+
 }  // namespace
 
 Journal::Journal(const std::filesystem::path& file, int number) : file_(file) {
@@ -56,6 +68,10 @@ void Journal::Read(const std::filesystem::path& file) {
   for (const std::string& text : lines.texts) {
     try {
       const Json line = ParseJson(text, file.string());
+      if (line.contains("reply")) {
+        replies_[line.at("key").get<std::string>()] = TokensIn(line.at("reply"));
+        continue;
+      }
       std::vector<Score> scores;
       for (const Json& score : line.at("scores"))
         scores.push_back({score.at(0).get<double>(), score.at(1).get<bool>()});
@@ -78,6 +94,15 @@ void Journal::Add(const std::string& key, int64_t batch, const std::vector<Score
   Json line = {{"key", key}, {"batch", batch}, {"scores", Json::array()}};
   for (const Score& score : scores) line["scores"].push_back({score.log_likelihood, score.greedy});
   lines_->Add(line.dump());
+}
+
+const std::vector<int32_t>* Journal::FindReply(const std::string& key) const {
+  const auto at = replies_.find(key);
+  return at == replies_.end() ? nullptr : &at->second;
+}
+
+void Journal::AddReply(const std::string& key, const std::vector<int32_t>& tokens) {
+  if (lines_) lines_->Add(Json({{"key", key}, {"reply", tokens}}).dump());
 }
 
 void Journal::Remove(const std::filesystem::path& file) {

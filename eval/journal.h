@@ -15,9 +15,9 @@
 
 namespace shiftrt {
 
-// Scores of whole batches, one JSON line with a checksum per batch, appended as they come. A line that breaks off, or
-// is damaged, counts for nothing: its batch is scored again. Numbers are written so that they read back as the same
-// bits.
+// Scores of whole batches, and replies, one JSON line with a checksum per batch or reply, appended as they come. A line
+// that breaks off, or is damaged, counts for nothing: its batch is scored, or its reply generated, again. Numbers are
+// written so that they read back as the same bits.
 class Journal {
  public:
   // Opens `file` and reads what is in it; "" keeps nothing. `number` tells the programs apart that share the work. Each
@@ -32,6 +32,13 @@ class Journal {
   void Add(const std::string& key, int64_t batch, const std::vector<Score>& scores);
   const std::filesystem::path& file() const { return file_; }
   int64_t batches() const { return std::ssize(scores_); }
+
+  // The tokens of the reply called `key`, or null; `key` stands for all that decides them.
+  const std::vector<int32_t>* FindReply(const std::string& key) const;
+  // Throws Error when the line cannot be written.
+  void AddReply(const std::string& key, const std::vector<int32_t>& tokens);
+  int64_t replies() const { return std::ssize(replies_); }
+
   // Names the file and the line of each damaged line that was read.
   const std::vector<std::string>& bad() const { return bad_; }
   // Removes the files of all programs that shared the work.
@@ -44,6 +51,7 @@ class Journal {
   std::optional<LineAppender> lines_;
   std::vector<std::string> bad_;
   std::map<std::pair<std::string, int64_t>, std::vector<Score>> scores_;
+  std::map<std::string, std::vector<int32_t>> replies_;
 };
 
 }  // namespace shiftrt

@@ -2,10 +2,13 @@
 #include "eval/metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <numbers>
+#include <set>
+#include <utility>
 
 #include "runtime/check.h"
 
@@ -114,6 +117,38 @@ Metric DocumentPerplexity(const std::string& name, const std::vector<Item>& item
 }
 
 }  // namespace
+
+double RepeatedFourGrams(std::span<const int32_t> tokens) {
+  constexpr size_t kLength = 4;
+  if (tokens.size() < kLength) return 0;
+  std::set<std::array<int32_t, kLength>> seen;
+  const size_t count = tokens.size() - kLength + 1;
+  for (size_t i = 0; i < count; ++i) {
+    std::array<int32_t, kLength> gram;
+    std::copy_n(tokens.begin() + static_cast<std::ptrdiff_t>(i), kLength, gram.begin());
+    seen.insert(gram);
+  }
+  return 1 - static_cast<double>(seen.size()) / static_cast<double>(count);
+}
+
+std::vector<Metric> MeasureReplies(const Task& task, const std::vector<Reply>& replies) {
+  const auto mean = [&](const std::string& name, const auto& value) {
+    std::vector<double> values;
+    values.reserve(replies.size());
+    for (const Reply& reply : replies) values.push_back(value(reply));
+    const Estimate estimate = Mean(values);
+    return MetricOf(name, estimate, std::move(values));
+  };
+  std::vector<Metric> metrics;
+  for (size_t m = 0; m < task.metrics.size(); ++m) {
+    metrics.push_back(mean(task.metrics[m], [&](const Reply& reply) { return reply.right[m] ? 1.0 : 0.0; }));
+    metrics.back().counts = true;
+    metrics.back().right = std::count(metrics.back().values.begin(), metrics.back().values.end(), 1.0);
+  }
+  metrics.push_back(mean(kRepeated, [](const Reply& reply) { return RepeatedFourGrams(reply.tokens); }));
+  metrics.push_back(mean(kReplyTokens, [](const Reply& reply) { return static_cast<double>(reply.tokens.size()); }));
+  return metrics;
+}
 
 std::vector<Metric> Measure(const Task& task, const std::vector<Item>& items, const Scores& scores, bool all) {
   std::vector<std::string> names = task.metrics;

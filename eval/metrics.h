@@ -3,10 +3,12 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "eval/dataset.h"
+#include "eval/evaluate.h"
 #include "eval/scorer.h"
 #include "eval/statistics.h"
 
@@ -18,6 +20,13 @@ struct Metric : SuiteScore {
 };
 
 inline constexpr const char *kBitsPerByte = "bits_per_byte", *kMargin = "margin";
+
+// Every task of replies has two further metrics, means over items: the share of a reply's sequences of four tokens that
+// stood in it before (Welleck et al. 2019, arXiv 1908.04319), and the number of its tokens.
+inline constexpr const char *kRepeated = "repeated_4grams", *kReplyTokens = "reply_tokens";
+double RepeatedFourGrams(std::span<const int32_t> tokens);
+// The metrics of the task, each the share of replies that are right by it, and the two above.
+std::vector<Metric> MeasureReplies(const Task& task, const std::vector<Reply>& replies);
 
 // scores[i] are those of the prompts of items[i]. With `all`, those the reference computes without reporting them too
 // (acc_norm, acc_bytes and greedy, the share of items whose right answer is what the model would write).

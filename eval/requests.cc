@@ -89,4 +89,15 @@ std::vector<ScoringRequest> PromptEncoder::EncodeRolling(const std::string& text
   return windows;
 }
 
+std::vector<int32_t> PromptEncoder::EncodePrompt(const std::string& text, int64_t room,
+                                                 const std::string& where) const {
+  Check(room < max_length_, "{}: a reply may have {} tokens, and the model's context of {} leaves none for the prompt",
+        where, room, max_length_);
+  std::vector<int32_t> tokens = EncodeText(text);
+  Check(!tokens.empty(), "{}: the prompt has no token", where);
+  if (const int64_t excess = std::ssize(tokens) - (max_length_ - room); excess > 0)
+    tokens.erase(tokens.begin(), tokens.begin() + excess);
+  return tokens;
+}
+
 }  // namespace shiftrt

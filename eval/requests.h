@@ -34,6 +34,9 @@ class PromptEncoder {
   // A document from its beginning, in windows of max_length that overlap by one token; the first is led by BOS (or EOS,
   // where there is no BOS).
   std::vector<ScoringRequest> EncodeRolling(const std::string& text) const;
+  // A text that the model is to continue by up to `room` tokens: its last max_length - room tokens. Throws Error naming
+  // `where` for a text without tokens, and where no token would be left.
+  std::vector<int32_t> EncodePrompt(const std::string& text, int64_t room, const std::string& where) const;
   bool adds_bos() const { return adds_bos_; }
 
  private:

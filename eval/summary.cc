@@ -39,8 +39,10 @@ SuiteResult Summarize(const Dataset& dataset, const EvalScores& scores, bool all
                      .head_rows = scores.cost.head_rows,
                      .shared_stages = scores.cost.shared_stages};
   std::vector<Metric> first;
-  for (const auto& of_variant : scores.scores) {
-    std::vector<Metric> metrics = Measure(task, dataset.items, of_variant, all);
+  const bool replies = task.kind == TaskKind::kReply;
+  for (size_t v = 0; v < (replies ? scores.replies.size() : scores.scores.size()); ++v) {
+    std::vector<Metric> metrics =
+        replies ? MeasureReplies(task, scores.replies[v]) : Measure(task, dataset.items, scores.scores[v], all);
     for (size_t m = 0; m < first.size(); ++m)
       if (metrics[m].items > 0) metrics[m].to_first = Compare(first[m].values, metrics[m].values);
     result.scores.emplace_back(metrics.begin(), metrics.end());

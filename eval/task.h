@@ -18,13 +18,15 @@ struct Example {
   std::string preamble = {};  // once, before the shots
   std::vector<std::string> contexts;
   std::vector<std::string> answers;
-  int64_t gold = 0;  // the right choice
+  int64_t gold = 0;       // the right choice
+  std::string code = {};  // the beginning of a program that the reply continues, of a task whose replies are run
 };
 
 enum class TaskKind {
   kChoice,  // the likeliest answer is the model's: acc, acc_norm, acc_bytes
   kWord,    // the one answer should be what the model would write: acc, perplexity
   kPages,   // the one answer, a document, is read from its beginning: perplexity by its words and bytes
+  kReply,   // the model continues the context; metrics say whether that is right by the one answer
 };
 
 enum class Shots {
@@ -55,6 +57,15 @@ struct Task {
   bool by_subject = false;                // one file per subject; the column `subject` is then the file's name
   Example (*read)(const Row&) = nullptr;
   std::string sample;  // a row, for the hash of the template and for people to look at
+
+  // A task of replies has the following, too. A reply ends before the first text of `stop` that it contains.
+  std::vector<std::string> stop = {};
+  int64_t max_tokens = 256;  // a reply is no longer; this is the reference's default
+  int64_t usual_shots = 0;   // shots where the user names no number
+  // Says whether `reply` is right by a metric; `answer` is that of the example.
+  bool (*right)(std::string_view metric, std::string_view reply, std::string_view answer) = nullptr;
+  // Or else the program in Python, made of Example::code, a reply and the answer, that passes if the reply is right.
+  std::string (*program)(const std::string& code, std::string_view reply, const std::string& answer) = nullptr;
 };
 
 inline constexpr const char* kHubRevision = "refs/convert/parquet";
@@ -65,8 +76,8 @@ const std::vector<Task>& Tasks();
 const Task* FindTask(std::string_view name);
 // The names of all tasks, with commas between them.
 std::string TaskNames();
-// "boolq,piqa", "paper7" (the paper's seven), "small4" (the headline suites of small models) or "all". Throws
-// UsageError, listing what there is, for another name and for none.
+// "boolq,piqa", "paper7" (the paper's seven), "small4" (the headline suites of small models) or "all" (all but those of
+// replies, which take much longer). Throws UsageError, listing what there is, for another name and for none.
 std::vector<const Task*> ParseTasks(std::string_view names);
 
 }  // namespace shiftrt

@@ -20,8 +20,13 @@ constexpr const char* kSmallModels = "hellaswag,arc_easy,piqa,lambada";
 
 const std::vector<Task>& Tasks() {
   static const std::vector<Task> tasks = {
-      BoolqTask(),      PiqaTask(), HellaswagTask(), WinograndeTask(), ArcEasyTask(),  ArcChallengeTask(),
-      OpenbookqaTask(), MmluTask(), CmmluTask(),     LambadaTask(),    WikitextTask(),
+      BoolqTask(),      PiqaTask(),
+      HellaswagTask(),  WinograndeTask(),
+      ArcEasyTask(),    ArcChallengeTask(),
+      OpenbookqaTask(), MmluTask(),
+      CmmluTask(),      LambadaTask(),
+      WikitextTask(),   Gsm8kTask(),
+      HumanEvalTask(),  HumanEvalInstructTask(),
   };
   return tasks;
 }
@@ -45,8 +50,11 @@ std::vector<const Task*> ParseTasks(std::string_view names) {
   };
   if (names.empty()) FailUsage(Field("tasks"), "none is named; known: {}, paper7, small4, all", TaskNames());
   for (const std::string_view name : SplitCommas(names)) {
-    if (name == "paper7" || name == "all") {
-      for (size_t i = 0; i < (name == "all" ? Tasks().size() : kPaperTasks); ++i) add(&Tasks()[i]);
+    if (name == "paper7") {
+      for (size_t i = 0; i < kPaperTasks; ++i) add(&Tasks()[i]);
+    } else if (name == "all") {
+      for (const Task& task : Tasks())
+        if (task.kind != TaskKind::kReply) add(&task);
     } else if (name == "small4") {
       for (const Task* task : ParseTasks(kSmallModels)) add(task);
     } else {

@@ -18,3 +18,7 @@ shiftrt_test(compare SOURCES tools/compare_cli_test.cc tools/probes_test.cc ${PR
              DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
 target_compile_definitions(test_compare PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
 add_dependencies(test_compare shiftrt)
+# Suites of replies.
+shiftrt_test(replies_cli SOURCES tools/replies_cli_test.cc DEPENDS shiftrt_eval nlohmann_json::nlohmann_json)
+target_compile_definitions(test_replies_cli PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
+add_dependencies(test_replies_cli shiftrt)

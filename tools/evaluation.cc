@@ -24,8 +24,8 @@ constexpr const char* kProtocol = "lm-evaluation-harness 0.4";
 // one in the cache that the same command finds again.
 std::filesystem::path JournalFile(const EvaluationOptions& options, const std::vector<ModelVariant>& variants) {
   if (!options.journal.empty()) return options.journal;
-  std::string what = fmt::format("{} {} {} {} {}", options.tasks, options.shots, options.limit, options.bos,
-                                 fmt::join(options.data, " "));
+  std::string what = fmt::format("{} {} {} {} {}", options.tasks, options.shots.value_or(-1), options.limit,
+                                 options.bos, fmt::join(options.data, " "));
   for (const ModelVariant& variant : variants)
     what += fmt::format(" {} {} {}", variant.name, variant.model.Directory().string(), variant.model.PlanFingerprint());
   return CacheFile("eval", what, ".jsonl");
@@ -34,8 +34,9 @@ std::filesystem::path JournalFile(const EvaluationOptions& options, const std::v
 }  // namespace
 
 void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
-  CLI::Option* const names =
-      app.add_option(flag, tasks, "zero-shot suites: a comma-separated list of names, paper7, small4 or all");
+  CLI::Option* const names = app.add_option(
+      flag, tasks,
+      "suites: a comma-separated list of names, paper7, small4, or all that need no generated replies (all)");
   if (!tasks.empty()) names->capture_default_str();
   const auto add = [&](CLI::Option* option) {
     if (tasks.empty()) option->needs(names);
@@ -44,11 +45,15 @@ void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
   add(app.add_option("--data", data,
                      "directory with the files of the data sets, or TASK=FILE; may be repeated. Without it, and for\n"
                      "what it lacks, they are pulled from the Hugging Face hub (docs/pull.md)"));
-  add(app.add_option("--shots", shots, "number of solved rows before each question")->check(CLI::Range(0, 100)))
-      ->capture_default_str();
+  add(app.add_option("--shots", shots,
+                     "number of solved rows before each question (default: 5 for gsm8k, 0 for the other tasks)"))
+      ->check(CLI::Range(0, 100));
   add(app.add_option("--limit", limit, "only the first N rows per task, or per subject; 0: all")
           ->check(CLI::Range(0, 1 << 30)))
       ->capture_default_str();
+  add(app.add_flag("--allow-code", allow_code,
+                   "allow tasks that run programs which the model writes (humaneval): each runs in a process without\n"
+                   "network and files of the user, with limits (docs/evaluation.md)"));
   add(app.add_option("--bos", bos, "whether a BOS token begins every text; auto: as the tokenizer says")
           ->check(CLI::IsMember({"auto", "always", "never"})))
       ->capture_default_str();
@@ -74,7 +79,7 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
 
 Suites EvaluationOptions::Load(const CommonOptions& common) const {
   if (tasks.empty()) return {};
-  const SuiteSettings settings = {tasks, data, shots, limit, bos, metrics == "all"};
+  const SuiteSettings settings = {tasks, data, shots, limit, bos, metrics == "all", allow_code};
   common.processes->FirstBeforeOthers([&] {
     PullMissingRows(settings, common.offline, common.quiet);
     return true;

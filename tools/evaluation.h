@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@ struct EvaluationOptions {
   std::string tasks = "paper7";
   std::vector<std::string> data = {};
   std::string bos = "auto", metrics = "paper", items = {}, journal = {};
-  int64_t shots = 0, limit = 0;
+  std::optional<int64_t> shots = {};  // nothing: as many as each task has by default
+  int64_t limit = 0;
+  bool allow_code = false;
 
   // Adds `flag` for the tasks, and --data, --shots, --limit and --bos, which go with it where there are no tasks by
   // default.

@@ -55,7 +55,8 @@ constexpr GroupRow kGroups[] = {
     {"Texts", "--calib --samples --length --divide --validation --train-on-inputs --text --text-tokens --protocol"},
     {"Calibration sums", "--save-gram --gram-layers --load-gram --memory"},
     {"Zero-shot suites",
-     "--tasks --eval --data --shots --limit --bos --metrics --items --journal --variants --with --original"},
+     "--tasks --eval --data --shots --limit --allow-code --bos --metrics --items --journal --variants --with "
+     "--original"},
     {"Generated text", "--prompt --chat --system --max-tokens --temperature --top-p --top-k"},
     {"Results",
      "--save --save-weights --merge-lora --export --shard-size --base-model --report --json --csv --markdown --quiet"},

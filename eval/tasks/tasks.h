@@ -17,5 +17,8 @@ Task MmluTask();
 Task CmmluTask();
 Task LambadaTask();
 Task WikitextTask();
+Task Gsm8kTask();
+Task HumanEvalTask();
+Task HumanEvalInstructTask();
 
 }  // namespace shiftrt

@@ -56,14 +56,19 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
 
 /// Says which suites Evaluate() runs and where their data are.
 struct SuiteSettings {
-  /// Names of tasks with commas between them, "paper7", "small4" or "all"; `shiftrt eval --help-all` lists them.
+  /// Names of tasks with commas between them, "paper7", "small4" or "all" (those without generated replies);
+  /// `shiftrt eval --help-all` lists them.
   std::string tasks = "paper7";
   /// Directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
   std::vector<std::string> data = {};
-  int64_t shots = 0;         ///< solved examples before each question
+  /// Solved examples before each question; nothing: as many as the task has by default, which is 5 for gsm8k and 0 for
+  /// the others.
+  std::optional<int64_t> shots = {};
   int64_t limit = 0;         ///< rows per task, or per subject of it; 0: all
   std::string bos = "auto";  ///< a BOS token begins every text: "auto" (as the tokenizer says), "always" or "never"
   bool all_metrics = false;  ///< also metrics that the reference computes and does not report
+  /// Allows tasks that run programs which the model wrote, each in a process in isolation (docs/evaluation.md).
+  bool allow_code = false;
 };
 
 /// A task that SuiteSettings::tasks can name.
@@ -81,7 +86,9 @@ class Suites {
  public:
   /// Finds and reads the data sets.
   /// \param settings which tasks, and where their data are
-  /// \throws UsageError for an unknown task; Error for data that are not found or malformed
+  /// \throws UsageError for an unknown task, and for one that runs programs where that is not allowed; Error for data
+  /// that
+  ///     are not found or malformed, and if programs are to be run and no Python 3 or no isolation for it is there
   explicit Suites(const SuiteSettings& settings);
   /// No suite at all.
   Suites();
@@ -109,7 +116,9 @@ struct PairedScore {
 
 /// One metric of one task for one model.
 struct SuiteScore {
-  /// "acc", "acc_norm", "perplexity"; "bits_per_byte" of the right answer, and its "margin" over the best wrong one
+  /// "acc", "acc_norm", "perplexity"; "bits_per_byte" of the right answer, and its "margin" over the best wrong one. If
+  /// the task has generated replies: "strict-match", "flexible-extract", "pass@1"; "repeated_4grams", the share of the
+  /// replies' sequences of four tokens that repeat an earlier one; "reply_tokens", the length of the replies
   std::string metric = {};
   double value = 0;                          ///< an accuracy is between 0 and 1
   double standard_error = 0;                 ///< standard error of the value over the items; NaN if there is none

@@ -161,11 +161,11 @@ def tasks() -> list[Task]:
     return [Task(*task) for task in _native.tasks()]
 
 
-def _evaluate(models: dict[str, Model], tasks, data, shots, limit, progress) -> Evaluation:
+def _evaluate(models: dict[str, Model], tasks, data, shots, limit, allow_code, progress) -> Evaluation:
     """Scores models that share their weights on the same items."""
     names = tasks if isinstance(tasks, str) else ",".join(tasks)
     handles, resources = [model._handle for model in models.values()], next(iter(models.values()))._resources
-    results = _native.evaluate(handles, names, [os.fspath(place) for place in _listed(data)], shots, limit, resources, listener_of(progress))
+    results = _native.evaluate(handles, names, [os.fspath(place) for place in _listed(data)], shots, limit, allow_code, resources, listener_of(progress))
     return Evaluation([
         TaskResult(task, quoted, items, seconds,
                    {name: {metric: (value, error) for metric, value, error in metrics} for name, metrics in zip(models, scores)})
@@ -395,18 +395,19 @@ class Model:
         with _text_file(text, "txt") as file:
             return Perplexity(*_native.perplexity(self._handle, file, protocol, tokens, self._resources, listener_of(progress)))
 
-    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int = 0, limit: int = 0,
-                 progress=None) -> Evaluation:
+    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int | None = None, limit: int = 0,
+                 allow_code: bool = False, progress=None) -> Evaluation:
         """Scores the model on zero-shot suites; the numbers are those of lm-evaluation-harness 0.4.
 
         Args:
-            tasks: names of tasks, "paper7" or "all".
+            tasks: names of tasks, "paper7" or "all" (those without generated replies).
             data: directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
-            shots: solved examples before each question.
+            shots: solved examples before each question; None: as many as the task has by default (5 for gsm8k, 0 for the others).
             limit: rows per task, or per subject of it; 0: all.
+            allow_code: allows tasks that run programs which the model wrote ("humaneval"), each in isolation.
             progress: as of `open`.
         """
-        return _evaluate({"model": self}, tasks, data, shots, limit, progress)
+        return _evaluate({"model": self}, tasks, data, shots, limit, allow_code, progress)
 
     def score(self, sequences: Iterable[tuple[Sequence[int], int]], *, progress=None) -> list[tuple[float, bool]]:
         """Log-likelihoods of the last tokens of sequences, of which a common beginning is computed once.
@@ -615,10 +616,10 @@ class Repair(Table):
         """The removed layers and how well the fits explain them, as docs/formats.md lists it under "provenance"."""
         return self.corrected.provenance
 
-    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int = 0, limit: int = 0,
-                 progress=None) -> Evaluation:
+    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int | None = None, limit: int = 0,
+                 allow_code: bool = False, progress=None) -> Evaluation:
         """Scores all variants on the same items; the arguments are those of `Model.evaluate`."""
-        return _evaluate(self.models, tasks, data, shots, limit, progress)
+        return _evaluate(self.models, tasks, data, shots, limit, allow_code, progress)
 
     def _table(self):
         report = self.report

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "eval/evaluate.h"
@@ -23,11 +24,14 @@ inline const nlohmann::json& Expected() {
   return expected;
 }
 
-// The random model of the goldens (seed 1) with one of their tokenizers.
-inline Model GoldenEvalModel(const std::string& tokenizer, uint64_t seed = 1) {
+// The random model of the goldens (seed 1) with one of their tokenizers, and with so many positions; 0: as many as they
+// have.
+inline Model GoldenEvalModel(const std::string& tokenizer, uint64_t seed = 1, int64_t positions = 0) {
   const TemporaryDirectory directory;
   AtomicFile config(directory.path() / "shape.json");
-  config.Write(Expected()["config"].dump());
+  nlohmann::json shape = Expected()["config"];
+  if (positions > 0) shape["max_position_embeddings"] = positions;
+  config.Write(shape.dump());
   config.Commit();
   WriteRandomCheckpoint(directory.path() / "shape.json", DType::kFloat32, seed, directory.path());
   Model model;
@@ -41,8 +45,8 @@ inline Model GoldenEvalModel(const std::string& tokenizer, uint64_t seed = 1) {
 // A plan where nothing matters but its stages.
 inline Variant Plain(const std::string& name, DepthPlan plan) { return {name, std::move(plan)}; }
 
-inline Dataset GoldenDataset(const std::string& task, int64_t shots = 0) {
-  return LoadDataset(*ParseTasks(task)[0], {.data = {GoldenData()}, .shots = shots});
+inline Dataset GoldenDataset(const std::string& task, std::optional<int64_t> shots = 0) {
+  return LoadDataset(*ParseTasks(task)[0], {.data = {GoldenData()}, .shots = shots, .allow_code = true});
 }
 
 }  // namespace shiftrt

@@ -101,11 +101,27 @@ TEST(Rows, ABadRowIsNamedByFileAndLine) {
       {"mmlu", "mmlu/test/anatomy_test.csv", "q,a,b,c,d,E", "expected 0 to 3"},
       {"cmmlu", "cmmlu/test/alchemy.csv", "q,a,b,c,d,A", "alchemy is no subject"},
       {"lambada", "lambada_openai.jsonl", R"({"text": "one"})", "single word"},
+      {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q"})", "column answer is missing"},
+      {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q", "answer": 5})", "column answer is number"},
+      {"gsm8k", "gsm8k_test.jsonl", R"({"question": ["q"], "answer": "#### 5"})", "column question is array"},
+      {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q", "answer": "####5"})", "no \"#### \" in front of a number"},
+      {"humaneval", "humaneval.jsonl", R"({"entry_point": "f", "test": "def check(f): pass"})",
+       "column prompt is missing"},
+      {"humaneval", "humaneval.jsonl", R"x({"prompt": "def f(x):", "entry_point": 5, "test": "def check(f): pass"})x",
+       "column entry_point is number"},
+      {"humaneval", "humaneval.jsonl",
+       R"x({"prompt": "def f(x):", "entry_point": "f(", "test": "def check(f): pass"})x", "the name of a function"},
+      {"humaneval", "humaneval.jsonl", R"x({"prompt": "def g(x):", "entry_point": "f", "test": "def check(f): pass"})x",
+       "column prompt does not define f"},
+      {"humaneval_instruct", "humaneval.jsonl", R"x({"prompt": "def f(x):", "entry_point": "f", "test": "f(1)"})x",
+       "column test does not define check"},
   };
   for (const Case& c : cases) {
     const TemporaryDirectory directory;
     Write(directory.path() / c.file, c.row);
-    const auto load = [&] { LoadDataset(TaskNamed(c.task), {.data = {directory.path().string()}}); };
+    const auto load = [&] {
+      LoadDataset(TaskNamed(c.task), {.data = {directory.path().string()}, .shots = 0, .allow_code = true});
+    };
     ExpectRefused(load, c.message);
     ExpectRefused(load, fs::path(c.file).filename().string() + ":1");
   }
@@ -260,7 +276,12 @@ TEST(Rows, WhatIsNotThereIsSaid) {
   EXPECT_THROW(ParseTasks("piqa,nonsense"), UsageError);
   ExpectRefused([&] { ParseTasks(""); }, "none is named");
   EXPECT_EQ(ParseTasks("paper7").size(), 7u);
-  EXPECT_EQ(ParseTasks("piqa,all").size(), Tasks().size());
+  // "all" is without the tasks of replies.
+  const auto all = ParseTasks("piqa,all");
+  EXPECT_EQ(all.size(), 11u);
+  EXPECT_EQ(Tasks().size(), 14u);
+  for (const Task* task : all) EXPECT_NE(task->kind, TaskKind::kReply) << task->name;
+  EXPECT_EQ(ParseTasks("all,gsm8k").size(), 12u);
 }
 
 }  // namespace

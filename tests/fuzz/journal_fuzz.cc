@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the journal of an evaluation: the first lines of the bytes as the whole file, and then each line of them as
-// the text of a line whose checksum is right. The result must be an error or scores, and bad lines by name.
+// the text of a line whose checksum is right. The result must be an error or scores and replies, and bad lines by name.
 #include <cstdint>
 
 #include "eval/journal.h"
@@ -16,6 +16,8 @@ void Use(const std::filesystem::path& file) {
     Journal journal(file);
     journal.Find("piqa", 0);
     journal.Add("piqa", 1, {});
+    journal.FindReply("gsm8k");
+    journal.AddReply("gsm8k", {1, 2});
   });
 }
 

@@ -206,9 +206,19 @@ TEST(HostileState, JournalOfAnEvaluation) {
   const fs::path file = directory.path() / "journal";
   for (const char* batch : {"1e84", "-1e300", "9223372036854775808", "0.5", "null"})
     LineAppender(file).Add(fmt::format(R"({{"batch":{},"key":"piqa","scores":[]}})", batch));
+  {
+    const Journal journal(file);
+    EXPECT_EQ(journal.batches(), 0);
+    EXPECT_EQ(std::ssize(journal.bad()), 5);
+  }
+  fs::remove(file);
+  for (const char* reply : {"1", "null", "\"1\"", "{\"a\": 1}", "[1.5]", "[-1]", "[2147483648]", "[1e84]", "[[1]]"})
+    LineAppender(file).Add(fmt::format(R"({{"key":"gsm8k","reply":{}}})", reply));
+  for (const char* key : {"1", "null", "[]"}) LineAppender(file).Add(fmt::format(R"({{"key":{},"reply":[1]}})", key));
+  LineAppender(file).Add(R"({"reply":[1]})");
   const Journal journal(file);
-  EXPECT_EQ(journal.batches(), 0);
-  EXPECT_EQ(std::ssize(journal.bad()), 5);
+  EXPECT_EQ(journal.replies(), 0);
+  EXPECT_EQ(std::ssize(journal.bad()), 13);
 }
 
 TEST(HostileState, JournalOfASweep) {
@@ -248,6 +258,9 @@ TEST(HostileState, ValidJournalsSurvive) {
     for (Score& score : scores) score = {-100 * random.Uniform(), random.Below(2) == 1};
     const fs::path file = directory.path() / fmt::format("journal{}", seed);
     Journal(file).Add("a key \xC3\xA9\n\"", 3, scores);
+    std::vector<int32_t> tokens(random.Below(9));
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(1 << 30));
+    Journal(file).AddReply("another key", tokens);
     const Journal journal(file);
     const std::vector<Score>* found = journal.Find("a key \xC3\xA9\n\"", 3);
     ASSERT_NE(found, nullptr);
@@ -256,6 +269,9 @@ TEST(HostileState, ValidJournalsSurvive) {
       EXPECT_EQ((*found)[i].log_likelihood, scores[i].log_likelihood);
       EXPECT_EQ((*found)[i].greedy, scores[i].greedy);
     }
+    ASSERT_NE(journal.FindReply("another key"), nullptr);
+    EXPECT_EQ(*journal.FindReply("another key"), tokens);
+    EXPECT_EQ(journal.FindReply("key"), nullptr);
   }
 }
 
