@@ -100,7 +100,7 @@ def main():
             ours = shiftrt(options, work)
             _, output, _ = measured([sys.executable, __file__, "--child", "--gguf", options.gguf, "--prefill", options.prefill,
                                      "--decode", options.decode, "--threads", options.threads])
-            rounds.append({"shiftrt": ours, "llama.cpp": json.loads(next(line for line in output.splitlines() if line.startswith('{"first_token')))})
+            rounds.append({"shiftrt": ours, "llama.cpp": json.JSONDecoder().raw_decode(output[output.index('{"first_token'):])[0]})
             print(json.dumps(rounds[-1]), file=sys.stderr)
     result = provenance() | {"llama.cpp": f"xllamacpp {importlib.metadata.version('xllamacpp')}", "file": options.gguf.name,
                              "file_bytes": options.gguf.stat().st_size, "threads": options.threads, "prefill": options.prefill,

@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kGroup = 32, kGroupsOfBlock = 8;               // numbers; groups of the formats with blocks of 256
 constexpr int kSixteen = 16;                                     // halves of groups of such a block
-constexpr int64_t kQuantisedAhead = 1024, kQuantisedLine = 64;   // bytes of prefetching, as for plain rows
+constexpr int64_t kQuantisedAhead = 8192, kQuantisedLine = 64;   // bytes of prefetching: beyond the page
 using GroupBytes = int8_t __attribute__((vector_size(kGroup)));  // signed
 using GroupPairs = uint16_t __attribute__((vector_size(kGroup)));
 using HalfBytes = int8_t __attribute__((vector_size(kGroup / 2)));
