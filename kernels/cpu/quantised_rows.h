@@ -55,6 +55,11 @@ inline HalfBytes HalfGroupAt(const void* at) {
   return bytes;
 }
 
+inline GroupBytes Joined(HalfBytes first, HalfBytes second) {
+  return __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
+                                 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+
 // The bits of each byte from `shift` on, as many as kMask has.
 template <int kMask>
 inline GroupBytes BitsOf(GroupBytes bytes, int shift) {
@@ -93,8 +98,7 @@ struct NibbleBlock {
     UnsignedHalf nibbles;
     std::memcpy(&nibbles, block + kScales + kHigh, sizeof nibbles);
     const HalfBytes low = (HalfBytes)(nibbles & 15), high = (HalfBytes)(nibbles >> 4);
-    GroupBytes values = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17,
-                                                18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+    GroupBytes values = Joined(low, high);
     if constexpr (kFive) {
       uint64_t fifth[4];
       for (int i = 0; i < 4; ++i) fifth[i] = kFifthBits[static_cast<uint8_t>(block[kScales + i])];
@@ -122,17 +126,18 @@ constexpr int8_t kMxValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, 
 inline GroupBytes UnevenValues(const int8_t (&values)[16], const std::byte* nibbles) {
   UnsignedHalf bytes;
   std::memcpy(&bytes, nibbles, sizeof bytes);
-  const UnsignedHalf halves[2] = {bytes & 15, bytes >> 4};
-  GroupBytes out;
 #if defined(__SSSE3__)
   const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values));
-  const __m128i looked_up[2] = {_mm_shuffle_epi8(table, (__m128i)halves[0]),
-                                _mm_shuffle_epi8(table, (__m128i)halves[1])};
-  std::memcpy(&out, looked_up, sizeof out);
+  const auto low = (HalfBytes)_mm_shuffle_epi8(table, (__m128i)(bytes & 15));
+  const auto high = (HalfBytes)_mm_shuffle_epi8(table, (__m128i)(bytes >> 4));
 #else
-  for (int i = 0; i < kGroup; ++i) out[i] = values[halves[i / 16][i % 16]];
+  HalfBytes low, high;
+  for (int i = 0; i < kGroup / 2; ++i) {
+    low[i] = values[bytes[i] & 15];
+    high[i] = values[bytes[i] >> 4];
+  }
 #endif
-  return out;
+  return Joined(low, high);
 }
 
 struct Iq4NlBlock {
@@ -245,12 +250,18 @@ struct Iq4XsBlock {
   template <typename V>
   static void Scales(const std::byte* block, float* scales, float*) {
     uint16_t highs;
+    uint32_t lows;
     std::memcpy(&highs, block + 2, sizeof highs);
-    HalfBytes bytes = {};
-    for (int i = 0; i < 8; ++i) {
-      const int low = static_cast<int>(block[4 + i / 2]) >> (i % 2 * 4) & 15, high = highs >> (2 * i) & 3;
-      bytes[i] = static_cast<int8_t>((low | high << 4) - 32);
-    }
+    std::memcpy(&lows, block + 4, sizeof lows);
+    // Eight nibbles and eight pairs of bits, each spread over the bytes of a word.
+    uint64_t nibbles = (lows | static_cast<uint64_t>(lows) << 16) & 0x0000ffff0000ffffu;
+    nibbles = (nibbles | nibbles << 8) & 0x00ff00ff00ff00ffu;
+    nibbles = (nibbles | nibbles << 4) & 0x0f0f0f0f0f0f0f0fu;
+    uint64_t pairs = (highs | static_cast<uint64_t>(highs) << 24) & 0x000000ff000000ffu;
+    pairs = (pairs | pairs << 12) & 0x000f000f000f000fu;
+    pairs = (pairs | pairs << 6) & 0x0303030303030303u;
+    using TwoWords = uint64_t __attribute__((vector_size(16)));
+    const HalfBytes bytes = (HalfBytes)(TwoWords{nibbles | pairs << 4, 0}) - static_cast<int8_t>(32);
     ScaleBytes<V>(bytes, HalfAt(block), scales);
   }
   static GroupBytes Values(const std::byte* block, int64_t group) {
