@@ -21,8 +21,8 @@ constexpr int64_t kManyRows = 96;         // rows of a result from which on AMX 
 constexpr int64_t kFewColumns = 24;       // of a weight gradient, which as rows fill more of a register tile
 constexpr int64_t kSumRows = 64;          // rows that are added up in float32
 constexpr int64_t kGroupElements = 32;    // of a quantised row that are converted together
-constexpr int64_t kMostWideElements= int64_t{32} * 576;  // of a panel of W: the widest times the deepest
-constexpr int64_t kRowGrain = 32;                // the least number of output columns per thread if there are few rows
+constexpr int64_t kMostWideElements = int64_t{32} * 576;  // of a panel of W: the widest times the deepest
+constexpr int64_t kRowGrain = 32;  // the least number of output columns per thread if there are few rows
 // Packed bytes of x that a panel of W is multiplied with before the next panel is packed. They stay in the second-level
 // cache.
 constexpr int64_t kPackedBytes = 512 << 10;
