@@ -18,8 +18,8 @@ template <typename Tensors>
 class OwnCopy {
  public:
   const Tensors& weights() const { return weights_; }
-  // Replaces a tensor by `values`, in the tensor's type, or bfloat16 if that is quantised, and its shape. Throws Error for a value that is not finite in that
-  // type.
+  // Replaces a tensor by `values`, in the tensor's type, or bfloat16 if that is quantised, and its shape. Throws Error
+  // for a value that is not finite in that type.
   void Replace(TensorView Tensors::*member, std::span<const float> values);
   void Replace(TensorView Tensors::*member, std::span<const double> values);
   // Puts `tensor` there, which `storage` keeps alive.

@@ -15,8 +15,8 @@ namespace {
 
 using test::Padded;
 
-constexpr DType kTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                            DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
+constexpr DType kTypes[] = {DType::kQ4_0,   DType::kQ4_1,   DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                            DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
                             DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
 
 // The bytes of a block at which its scales of 16 bits are.
