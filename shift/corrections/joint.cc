@@ -181,7 +181,7 @@ FittedSites FitJoint(const FitInput& input) {
   const Joint joint = JointFit(job.context, sums, options).Fit(report);
 
   auto folded = std::make_shared<OwnBlock>(before);
-  const Matrix<double> weight = Widened((*before).*projection->weight);
+  const Matrix<double> weight = InFloat64((*before).*projection->weight);
   for (int64_t i = 0; i < weight.rows(); ++i)
     for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += joint.folded(j, i);
   folded->Replace(projection->weight, weight.span());

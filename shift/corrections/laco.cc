@@ -17,9 +17,9 @@ FittedSites FitLaco(const FitInput& input) {
     const BlockWeights& own = blocks[run.layer - 1];
     auto folded = std::make_shared<OwnBlock>(own);
     ForEachTensor(own, [&](const BlockTensor& row, const TensorView& tensor) {
-      const Matrix<double> before = Widened(tensor), sum = before.Clone();
+      const Matrix<double> before = InFloat64(tensor), sum = before.Clone();
       for (int64_t layer : run.Layers()) {
-        const Matrix<double> other = Widened(blocks[layer].*row.member);
+        const Matrix<double> other = InFloat64(blocks[layer].*row.member);
         for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += other.data()[i] - before.data()[i];
       }
       folded->Replace(row.member, sum.span());

@@ -47,7 +47,7 @@ std::vector<BlockStage> DividedBehind(const Weights& weights, const DepthPlan& p
          {&BlockWeights::o, &BlockWeights::o_bias, &BlockWeights::down, &BlockWeights::down_bias}) {
       const TensorView& tensor = TensorsOf(weights, *stage).*member;
       if (tensor.empty()) continue;
-      Matrix<double> values = Widened(tensor);
+      Matrix<double> values = InFloat64(tensor);
       for (double& value : values.span()) value /= divisor;
       own->Replace(member, values.span());
     }

@@ -7,7 +7,7 @@
 
 namespace shiftrt {
 
-Matrix<double> Widened(const TensorView& tensor) {
+Matrix<double> InFloat64(const TensorView& tensor) {
   Matrix<double> values(tensor.rows(), tensor.cols());
   ForEachWidenedRow(tensor, [&, out = values.data()](int64_t, const std::vector<float>& row) mutable {
     out = std::copy(row.begin(), row.end(), out);
@@ -25,12 +25,12 @@ void CheckBlockBefore(const std::vector<Site>& runs) {
 std::shared_ptr<const BlockWeights> FoldIntoDown(const Context& context, const BlockWeights& block,
                                                  MatrixView<const double> t) {
   auto folded = std::make_shared<OwnBlock>(block);
-  const Matrix<double> down = Widened(block.down);
+  const Matrix<double> down = InFloat64(block.down);
   Matrix<double> product(down.rows(), down.cols());
   linalg::Gemm(context, true, false, 1.0, t, down.view(), 0.0, product.view());
   folded->Replace(&BlockWeights::down, product.span());
   if (!block.down_bias.empty()) {
-    const Matrix<double> bias = Widened(block.down_bias);
+    const Matrix<double> bias = InFloat64(block.down_bias);
     Matrix<double> mapped(bias.rows(), 1);
     linalg::Gemm(context, true, false, 1.0, t, bias.view(), 0.0, mapped.view());
     folded->Replace(&BlockWeights::down_bias, mapped.span());

@@ -12,7 +12,7 @@
 namespace shiftrt {
 
 // The values of a float tensor (rows, cols).
-Matrix<double> Widened(const TensorView& tensor);
+Matrix<double> InFloat64(const TensorView& tensor);
 
 // Throws UsageError where no kept block stands before a site. `runs`: ascending.
 void CheckBlockBefore(const std::vector<Site>& runs);

@@ -14,7 +14,7 @@ Matrix<double> BiasChange(const Projection& projection, const BlockWeights& befo
                           int64_t hidden) {
   Matrix<double> change = Matrix<double>::Zeros(1, hidden);
   if ((before.*projection.bias).empty()) return change;
-  const Matrix<double> from = Widened(before.*projection.bias), to = Widened(after.*projection.bias);
+  const Matrix<double> from = InFloat64(before.*projection.bias), to = InFloat64(after.*projection.bias);
   for (int64_t j = 0; j < hidden; ++j) change(0, j) = to.data()[j] - from.data()[j];
   return change;
 }
@@ -29,13 +29,13 @@ struct StoredChange {
 // `block` with the solution added, and what is known of the fit but its tokens, site and R2.
 RefittedBlock Stored(const RidgeSolution& solution, const Projection& projection, const BlockPtr& block) {
   auto folded = std::make_shared<OwnBlock>(block);
-  const Matrix<double> weight = Widened((*block).*projection.weight);
+  const Matrix<double> weight = InFloat64((*block).*projection.weight);
   const Matrix<double>& a = solution.a.host();
   for (int64_t i = 0; i < weight.rows(); ++i)
     for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += a(j, i);
   folded->Replace(projection.weight, weight.span());
   if (!((*block).*projection.bias).empty()) {
-    const Matrix<double> bias = Widened((*block).*projection.bias);
+    const Matrix<double> bias = InFloat64((*block).*projection.bias);
     for (int64_t j = 0; j < bias.size(); ++j) bias.data()[j] += solution.b(0, j);
     folded->Replace(projection.bias, bias.span());
   }
@@ -50,7 +50,7 @@ RefittedBlock Stored(const RidgeSolution& solution, const Projection& projection
 }  // namespace
 
 Matrix<double> ChangeOf(const Projection& projection, const BlockWeights& before, const BlockWeights& after) {
-  const Matrix<double> from = Widened(before.*projection.weight), to = Widened(after.*projection.weight);
+  const Matrix<double> from = InFloat64(before.*projection.weight), to = InFloat64(after.*projection.weight);
   Matrix<double> change(from.cols(), from.rows());
   for (int64_t i = 0; i < from.rows(); ++i)
     for (int64_t j = 0; j < from.cols(); ++j) change(j, i) = to(i, j) - from(i, j);
