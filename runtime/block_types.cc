@@ -147,6 +147,10 @@ struct Q6K {
   }
 };
 
+// The values of nibbles that are not evenly spaced: IQ4_NL and IQ4_XS, and the doubled ones of MXFP4 (e2m1).
+constexpr int8_t kUnevenValues[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kMxValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 // 32 nibbles, the low ones first, as numbers of `values` times `by`.
 void DecodeUneven(const int8_t (&values)[16], float by, const std::byte* nibbles, float* out) {
   for (int i = 0; i < 32; ++i) {

@@ -35,10 +35,6 @@ enum class BlockType : uint32_t {
   kMXFP4 = 39,
 };
 
-// The values of nibbles that are not evenly spaced: of IQ4_NL and IQ4_XS, and the doubled ones of MXFP4 (e2m1).
-inline constexpr int8_t kUnevenValues[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-inline constexpr int8_t kMxValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
 struct BlockTraits {
   uint32_t code;     // in GGUF files
   const char* name;  // as llama.cpp prints it: "Q4_K"

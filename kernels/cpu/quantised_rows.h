@@ -18,7 +18,6 @@
 #include <cstring>
 
 #include "kernels/cpu/simd_body.h"
-#include "runtime/block_types.h"
 
 #if defined(__F16C__) || defined(__SSSE3__)
 #include <immintrin.h>
@@ -118,6 +117,10 @@ struct Q8Block {
   static float Offset(const std::byte*) { return 0; }
   static GroupBytes Values(const std::byte* block) { return GroupAt(block + 2); }
 };
+
+// The values of nibbles that are not evenly spaced, as in runtime/block_types.cc.
+constexpr int8_t kUnevenValues[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t kMxValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // The values of 32 nibbles, the low ones of 16 bytes first.
 inline GroupBytes UnevenValues(const int8_t (&values)[16], const std::byte* nibbles) {

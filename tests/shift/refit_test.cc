@@ -437,7 +437,7 @@ TEST(RefitProjection, FitsABiasWhereTheBlockHasOneAndKeepsTheType) {
       EXPECT_EQ(bias.dtype, dtype);
       const double tolerance = dtype == DType::kFloat32 ? 1e-5 : dtype == DType::kFloat16 ? 2e-2 : 0.1;
       EXPECT_LT(RelativeError(ChangeOf(projection, *block, *refitted.block).span(), map.a.span()), tolerance);
-      const Matrix<double> now = Widened(bias), old = Widened((*block).*projection.bias);
+      const Matrix<double> now = InFloat64(bias), old = InFloat64((*block).*projection.bias);
       for (int64_t j = 0; j < d; ++j) EXPECT_NEAR(now.data()[j] - old.data()[j], map.b(0, j), tolerance);
       EXPECT_TRUE(std::isnan(refitted.report.r2_heldout));
     }
@@ -468,7 +468,7 @@ TEST(Joint, RaisesLambdaWhereTheAdapterWouldBeSingularAndSaysSo) {
       {job, {sums.site}, {&sums}, options, &kDownProjection, BlockPtr(weights, &weights->blocks[1])});
   EXPECT_GT(fitted.reports[0].lambda, 1e-9);
   EXPECT_NE(fitted.reports[0].warning.find("near singular"), std::string::npos) << fitted.reports[0].warning;
-  const Matrix<double> down = Widened(fitted.own[0].own->down);
+  const Matrix<double> down = InFloat64(fitted.own[0].own->down);
   for (const double value : down.span()) EXPECT_TRUE(std::isfinite(value));
 }
 

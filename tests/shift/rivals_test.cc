@@ -272,7 +272,7 @@ TEST(DividedBehind, DividesBiasesInTheTypesTheyHave) {
          {&BlockWeights::o, &BlockWeights::o_bias, &BlockWeights::down, &BlockWeights::down_bias}) {
       ASSERT_FALSE((model.*member).empty());
       EXPECT_EQ((own.*member).dtype, dtype);
-      const Matrix<double> before = Widened(model.*member), after = Widened(own.*member);
+      const Matrix<double> before = InFloat64(model.*member), after = InFloat64(own.*member);
       for (int64_t i = 0; i < before.size(); ++i) EXPECT_EQ(after.data()[i], before.data()[i] / 2);
     }
   }
