@@ -37,7 +37,7 @@ TensorBytes BytesOf(const Model& model) {
   const Weights& weights = *model.weights;
   const OutputWeights output = model.plan.Output(weights);
   TensorBytes bytes;
-  bytes.embedding = weights.embedding.bytes();
+  bytes.embedding = (output.table.empty() ? weights.embedding : output.table).bytes();
   bytes.norms = output.final_norm.bytes() + (output.final_norm_bias.empty() ? 0 : output.final_norm_bias.bytes());
   if (!model.plan.TiedHead(weights)) bytes.head = output.head.bytes();
   for (const BlockStage* block : model.plan.Blocks())
@@ -73,7 +73,7 @@ ModelDescription Describe(const LanguageModel& opened) {
   const Model& model = opened.impl().model;
   const Weights& weights = *model.weights;
   const ModelConfig& config = weights.config;
-  const auto [final_norm, head, final_norm_bias] = model.plan.Output(weights);
+  const auto [final_norm, head, final_norm_bias, table] = model.plan.Output(weights);
   ModelDescription description;
   description.family = config.family;
   description.intermediate = config.intermediate;

@@ -24,8 +24,7 @@ CalibrationSet LoadText(const Recipe& recipe, const Model& model, Device device)
 
 // True if anything is put in the place of the removed blocks, or kept blocks are healed.
 bool Corrects(const Recipe& recipe) {
-  const RepairEffects effects = EffectsOf(recipe);
-  return effects.adapters || effects.changes_blocks;
+  return CorrectionOf(recipe).makes != Makes::kNothing || recipe.heal != Heal::kOff;
 }
 
 // "none" is not a name for a plan with something in it.
@@ -43,8 +42,9 @@ std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
   const std::string text =
       trial == nullptr ? label(CorrectionName(recipe)) : fmt::format("auto ({})", label(trial->correction));
   const bool healed = recipe.heal != Heal::kOff && (!result.healing || result.healing->kept);
-  if (result.gain && !result.gain->kept) return text + " (left out)";
-  return healed ? fmt::format("{}, healed ({})", text, Name(recipe.heal)) : text;
+  const std::string rounded = recipe.quantise.any() ? ", " + recipe.quantise.mixture : "";
+  if (result.gain && !result.gain->kept) return text + " (left out)" + rounded;
+  return (healed ? fmt::format("{}, healed ({})", text, Name(recipe.heal)) : text) + rounded;
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const Ca
 
 RepairEffects EffectsOf(const Recipe& recipe) {
   const Correction& correction = CorrectionOf(recipe);
-  return {correction.adapters(), correction.changes_blocks() || recipe.heal != Heal::kOff,
+  return {correction.adapters(), correction.changes_blocks() || recipe.heal != Heal::kOff || recipe.quantise.any(),
           correction.normed_adapters()};
 }
 
@@ -181,7 +181,7 @@ RepairResult RepairJob::Impl::Result(const ShiftResult& result) const {
   const Model& original = model.impl().model;
   const Provenance made = ProvenanceOf(original.name, recipe, text, result);
   Provenance bare = made;  // the provenance of the model without its correction
-  bare.recipe = {.prune = made.recipe.prune, .correction = "none", .merge = "off"};
+  bare.recipe = {.prune = made.recipe.prune, .correction = "none", .merge = "off", .quantise = made.recipe.quantise};
   RepairResult repair{.report = *made.repair,
                       .pruned = WithPlan(original, result.pruned, std::move(bare)),
                       .corrected = WithPlan(original, result.corrected, made),

@@ -118,7 +118,8 @@ std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const s
                                                   "README.md",
                                                   "shiftrt.json",
                                                   "adapters.safetensors",
-                                                  "own.safetensors"};
+                                                  "own.safetensors",
+                                                  "own.gguf"};
   static const std::vector<std::string> weights = {"model.safetensors", "model.safetensors.index.json",
                                                    "model-[0-9]*-of-[0-9]*.safetensors"};
   std::vector<RemoteFile> top;

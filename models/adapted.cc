@@ -51,7 +51,8 @@ std::string MissingOfSaved(const fs::path& directory) {
     if (std::string missing = MissingOfModel(directory); !missing.empty()) return missing;
   std::vector<std::string> files = {kAdapterTensors};
   if (const Json& sums = header.json.value("checksums", Json()); sums.is_object()) {
-    if (sums.contains(kOwnTensors)) files.emplace_back(kOwnTensors);
+    for (const char* own : {kOwnTensors, kOwnQuantised})
+      if (sums.contains(own)) files.emplace_back(own);
     if (sums.contains(kLoraDirectory))
       for (const char* file : {kLoraConfig, kLoraTensors}) files.push_back(fmt::format("{}/{}", kLoraDirectory, file));
   }

@@ -49,8 +49,8 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   header.json = ParseJson(ReadFile(file, 1 << 28), name);
   const Json& json = header.json;
   const Json version = json.is_object() ? json.value("version", Json()) : Json();
-  Check(version.is_number_unsigned() && version >= kFirstVersion && version <= kNormsVersion,
-        "{}: version {}, expected {} to {}", name, Shown(version), kFirstVersion, kNormsVersion);
+  Check(version.is_number_unsigned() && version >= kFirstVersion && version <= kQuantisedVersion,
+        "{}: version {}, expected {} to {}", name, Shown(version), kFirstVersion, kQuantisedVersion);
   for (const char* key : {"base", "fingerprint"})
     Check(json.contains(key) && json[key].is_string(), "{}: {} is missing", name, key);
   for (const char* key : {"plan", "removed"}) Check(json.contains(key), "{}: {} is missing", name, key);

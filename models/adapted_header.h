@@ -16,11 +16,12 @@ namespace shiftrt {
 
 // A file has the lowest version that can describe its plan, so that older programs refuse only files that they would
 // misread: version 2 added half blocks, version 3 tensors of the plan's own and LoRA factors, version 4
-// adapters that read the normed stream.
-inline constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3, kNormsVersion = 4;
-inline constexpr const char *kAdapterTensors = "adapters.safetensors", *kOwnTensors = "own.safetensors";
+// adapters that read the normed stream, version 5 quantised tensors of the plan's own, which are in a GGUF file.
+inline constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3, kNormsVersion = 4, kQuantisedVersion = 5;
+inline constexpr const char *kAdapterTensors = "adapters.safetensors", *kOwnTensors = "own.safetensors",
+                            *kOwnQuantised = "own.gguf";
 inline constexpr const char *kFinalNorm = "model.norm.weight", *kFinalNormBias = "model.norm.bias",
-                            *kHead = "lm_head.weight";
+                            *kHead = "lm_head.weight", *kTable = "model.embed_tokens.weight";
 inline constexpr const char* kStandalone = ".";  // as base: the directory has weights of its own
 
 // shiftrt.json with the types of its fields checked, all but the plan's.

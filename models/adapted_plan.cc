@@ -11,6 +11,7 @@
 #include "models/checkpoint.h"
 #include "models/own_tensors.h"
 #include "runtime/check.h"
+#include "runtime/gguf.h"
 #include "runtime/json.h"
 #include "runtime/safetensors.h"
 
@@ -84,17 +85,26 @@ std::set<std::string> KnownTensors(const ModelConfig& config, bool matrices) {
   return names;
 }
 
-// Reads the tensors of a plan's own from their file, in the type that the model is loaded in.
+// Reads the tensors of a plan's own from their files, in the type that the model is loaded in. Quantised ones are in a
+// file of their own.
 class OwnReader {
  public:
-  OwnReader(const fs::path& path, const LoadOptions& options)
-      : file_(std::make_shared<SafetensorsFile>(path)), options_(options), loaded_(std::make_shared<Weights>()) {
-    loaded_->storage.push_back(file_);
+  // `files`: kOwnTensors, kOwnQuantised, or both.
+  OwnReader(const fs::path& directory, const std::set<std::string>& files, const LoadOptions& options)
+      : path_((directory / *files.rbegin()).string()), options_(options), loaded_(std::make_shared<Weights>()) {
+    if (files.contains(kOwnTensors))
+      loaded_->storage.push_back(file_ = std::make_shared<SafetensorsFile>(directory / kOwnTensors));
+    if (files.contains(kOwnQuantised))
+      loaded_->storage.push_back(quantised_ = std::make_shared<GgufFile>(directory / kOwnQuantised));
     options_.check_finite = true;
   }
 
   TensorView Take(const std::string& name, const std::vector<int64_t>& shape) {
-    const std::string where = fmt::format("{}: tensor {}", file_->path().string(), name);
+    if (quantised_)
+      if (const auto found = quantised_->tensors().find(name); found != quantised_->tensors().end())
+        return TakeQuantised(fmt::format("{}: tensor {}", quantised_->path().string(), name), found->second, shape);
+    const std::string where = fmt::format("{}: tensor {}", path_, name);
+    Check(file_ != nullptr, "{} is missing", where);
     const auto found = file_->tensors().find(name);
     Check(found != file_->tensors().end(), "{} is missing", where);
     const TensorView& tensor = found->second;
@@ -105,16 +115,42 @@ class OwnReader {
     return LoadTensor(where, {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), shape}, true,
                       options_, *loaded_);
   }
-  const SafetensorsFile& file() const { return *file_; }
   // The owner of the tensors, which keeps them alive.
   std::shared_ptr<const void> storage() const { return loaded_; }
   void RefuseLeftOver() const {
-    const size_t tensors = file_->tensors().size() + file_->others().size();
-    Check(taken_ == tensors, "{}: {} tensors, but the plan has {} of its own", file_->path().string(), tensors, taken_);
+    size_t tensors = quantised_ ? quantised_->tensors().size() : 0;
+    if (file_) tensors += file_->tensors().size() + file_->others().size();
+    Check(taken_ == tensors, "{}: {} tensors, but the plan has {} of its own", path_, tensors, taken_);
+  }
+  // Calls check(file, checksum) for each file.
+  template <typename Check>
+  void ForEachChecksum(const Check& check) const {
+    if (file_) check(kOwnTensors, ChecksumOf(*file_));
+    if (!quantised_) return;
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, tensor] : quantised_->tensors()) {
+      const auto type = static_cast<BlockType>(tensor.type->code);
+      shiftrt::Check(!PlainType(type) && tensor.type->decode != nullptr,
+                     "{}: tensor {} is {}, expected a quantised type", quantised_->path().string(), name,
+                     tensor.type->name);
+      tensors.push_back({name, {tensor.data, DTypeOfBlocks(type), tensor.shape}});
+    }
+    check(kOwnQuantised, shiftrt::ChecksumOf("", std::move(tensors)));
   }
 
  private:
-  std::shared_ptr<const SafetensorsFile> file_;
+  TensorView TakeQuantised(const std::string& where, const GgufTensor& tensor, const std::vector<int64_t>& shape) {
+    const auto type = static_cast<BlockType>(tensor.type->code);
+    Check(tensor.shape == shape && tensor.type->decode != nullptr && !PlainType(type),
+          "{} is {} [{}], expected a quantised type [{}]", where, tensor.type->name, fmt::join(tensor.shape, ", "),
+          fmt::join(shape, ", "));
+    ++taken_;
+    return LoadTensor(where, {tensor.data, type, shape}, true, options_, *loaded_);
+  }
+
+  const std::string path_;                       // for errors
+  std::shared_ptr<const SafetensorsFile> file_;  // or null
+  std::shared_ptr<const GgufFile> quantised_;    // or null
   LoadOptions options_;
   std::shared_ptr<Weights> loaded_;
   size_t taken_ = 0;
@@ -157,7 +193,7 @@ class PlanReader {
     }
     if (own_) {
       own_->RefuseLeftOver();
-      CheckFile(kOwnTensors, ChecksumOf(own_->file()));
+      own_->ForEachChecksum([&](const char* file, const std::string& found) { CheckFile(file, found); });
     }
     return plan;
   }
@@ -217,7 +253,7 @@ class PlanReader {
   }
 
   std::shared_ptr<const OutputWeights> Output() {
-    std::set<std::string> known = {kFinalNorm, kHead};
+    std::set<std::string> known = {kFinalNorm, kHead, kTable};
     if (!weights_.final_norm_bias.empty()) known.insert(kFinalNormBias);
     const std::set<std::string> own = ReadNames(header_.json, "output", known, header_, name_);
     if (own.empty()) return nullptr;
@@ -229,12 +265,25 @@ class PlanReader {
       output->Replace(&OutputWeights::final_norm_bias, Own().Take(kFinalNormBias, {config.hidden}), Own().storage());
     if (own.contains(kHead))
       output->Replace(&OutputWeights::head, Own().Take(kHead, {config.vocab, config.hidden}), Own().storage());
+    if (own.contains(kTable)) {
+      Check(!config.tied_head || own.contains(kHead), "{}: output has {} without {}", name_, kTable, kHead);
+      const TensorView table =
+          config.tied_head ? output->weights().head : Own().Take(kTable, {config.vocab, config.hidden});
+      output->Replace(&OutputWeights::table, table, Own().storage());
+    }
     return OwnOutput::Share(output);
   }
 
   OwnReader& Own() {
-    if (!own_) own_ = std::make_unique<OwnReader>(directory_ / kOwnTensors, options_);
+    if (!own_) own_ = std::make_unique<OwnReader>(directory_, OwnFiles(), options_);
     return *own_;
+  }
+  // The files that have tensors of the plan's own.
+  std::set<std::string> OwnFiles() const {
+    if (header_.version < kQuantisedVersion) return {kOwnTensors};
+    std::set<std::string> files = {kOwnQuantised};
+    if (Exists(directory_ / kOwnTensors)) files.insert(kOwnTensors);
+    return files;
   }
   void RefuseOtherKeys(const Json& stage, const std::set<std::string>& known) const {
     for (const auto& [key, value] : stage.items())

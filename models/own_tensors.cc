@@ -19,6 +19,7 @@ const char* NameOf(TensorView BlockWeights::*member) {
 }
 const char* NameOf(TensorView OutputWeights::*member) {
   if (member == &OutputWeights::head) return "lm_head.weight";
+  if (member == &OutputWeights::table) return "model.embed_tokens.weight";
   return member == &OutputWeights::final_norm ? "model.norm.weight" : "model.norm.bias";
 }
 

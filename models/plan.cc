@@ -262,7 +262,8 @@ OutputWeights DepthPlan::Output(const Weights& weights) const {
 }
 
 bool DepthPlan::TiedHead(const Weights& weights) const {
-  return weights.config.tied_head && (!output || output->head.data == weights.head.data);
+  return weights.config.tied_head &&
+         (!output || output->head.data == weights.head.data || output->head.data == output->table.data);
 }
 
 int64_t DepthPlan::Parameters(const Weights& weights) const {
@@ -302,6 +303,7 @@ std::string DepthPlan::Fingerprint() const {
   }
   if (output) text += fmt::format("output {} {};", HashOf(output->final_norm), HashOf(output->head));
   if (output && !output->final_norm_bias.empty()) text += fmt::format("bias {};", HashOf(output->final_norm_bias));
+  if (output && !output->table.empty()) text += fmt::format("table {};", HashOf(output->table));
   return HashHex(text);
 }
 

@@ -108,6 +108,9 @@ struct OutputWeights {
   TensorView final_norm;            // (hidden)
   TensorView head;                  // (vocab, hidden)
   TensorView final_norm_bias = {};  // (hidden), or empty
+  // (vocab, hidden): the embedding table in a type of fewer bits, which files have in place of the model's; the head
+  // itself where the model has one table for both. A decoder looks tokens up in the model's table. Empty: the model's.
+  TensorView table = {};
 };
 
 struct DepthPlan {

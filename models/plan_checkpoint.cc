@@ -80,7 +80,8 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_
     for (const BlockTensor& row : BlockTensors())
       if (!Reads(block->halves, row)) kept.*row.member = {};
   }
-  const auto [final_norm, head, final_norm_bias] = plan.Output(weights);
+  const auto [final_norm, head, final_norm_bias, table] = plan.Output(weights);
+  if (!table.empty()) out.embedding = table;
   out.final_norm = final_norm;
   out.final_norm_bias = final_norm_bias;
   out.head = head;

@@ -69,6 +69,7 @@ void ForEachSetting(Settings& settings, const Visit& visit) {
   visit("token_weight", settings.token_weight);
   visit("heal", settings.heal);
   visit("merge", settings.merge);
+  visit("quantize", settings.quantise);
 }
 
 // True for one of these types, const or not.
@@ -133,6 +134,16 @@ void ForEachField(Record& verdict, const Visit& visit) {
   visit("kept", verdict.kept);
 }
 
+template <Is<QuantiseReport> Record, typename Visit>
+void ForEachField(Record& rounded, const Visit& visit) {
+  visit("mixture", rounded.mixture);
+  visit("matrices", rounded.matrices);
+  visit("tokens", rounded.tokens);
+  visit("bytes_before", rounded.bytes_before);
+  visit("bytes_after", rounded.bytes_after);
+  visit("error", rounded.error);
+}
+
 template <Is<GainReport> Record, typename Visit>
 void ForEachField(Record& gain, const Visit& visit) {
   visit("tokens", gain.tokens);
@@ -169,6 +180,7 @@ void ForEachField(Record& seconds, const Visit& visit) {
   visit("calibrate", seconds.calibrate, 0);
   visit("solve", seconds.solve, 0);
   visit("factorize", seconds.factorize, 0);
+  visit("quantise", seconds.quantise, 0);
 }
 
 template <typename Record>
@@ -218,6 +230,7 @@ void AddRepair(const RepairReport& repair, Json& json) {
   json["untried"] = repair.untried;
   json["gate"] = RecordsJson(repair.gate);
   if (repair.healing) json["healing"] = RecordJson(*repair.healing);
+  if (repair.quantised) json["quantised"] = RecordJson(*repair.quantised);
   if (repair.gain) json["gain"] = RecordJson(*repair.gain);
   json["seconds"] = RecordJson(repair.seconds);
   if (repair.seconds.evaluate) json["seconds"]["evaluate"] = *repair.seconds.evaluate;
@@ -240,6 +253,7 @@ RepairReport ReadRepair(const Reader& from) {
   from.Read("untried", repair.untried);
   repair.gate = ReadRecords<GateVerdict>(from.List("gate"));
   if (from["healing"].is_object()) repair.healing = ReadRecord<GateVerdict>(from["healing"]);
+  if (from["quantised"].is_object()) repair.quantised = ReadRecord<QuantiseReport>(from["quantised"]);
   if (from["gain"].is_object()) repair.gain = ReadRecord<GainReport>(from["gain"]);
   repair.seconds = ReadRecord<RepairSeconds>(from["seconds"]);
   if (const Json& evaluate = Reader(from["seconds"])["evaluate"]; evaluate.is_number())

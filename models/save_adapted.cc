@@ -12,6 +12,7 @@
 #include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/gguf_writer.h"
 #include "runtime/safetensors.h"
 
 namespace shiftrt {
@@ -30,18 +31,24 @@ TensorView View(const Matrix<float>& m, bool vector = false) {
 struct SavedPlan {
   int version = kFirstVersion;
   Json stages = Json::array(), output = Json::array();
-  std::vector<NamedTensor> adapters, own;
+  std::vector<NamedTensor> adapters, own, quantised;  // the own tensors, by whether they are quantised
+
+  void AddOwn(const std::string& name, const TensorView& tensor) {
+    if (!IsQuantised(tensor.dtype)) return own.push_back({name, tensor});
+    quantised.push_back({name, tensor});
+    version = kQuantisedVersion;
+  }
 };
 
-// The names of the tensors of `block` that differ from the model's; the tensors are added to `tensors`.
-Json OwnTensors(const Weights& weights, const BlockStage& block, std::vector<NamedTensor>& tensors) {
+// The names of the tensors of `block` that differ from the model's; the tensors are added to `saved`.
+Json OwnTensors(const Weights& weights, const BlockStage& block, SavedPlan& saved) {
   Json names = Json::array();
   if (!block.own) return names;
   for (const BlockTensor& row : BlockTensors()) {
     const TensorView& tensor = (*block.own).*row.member;
     if (tensor.data == (weights.blocks[block.layer].*row.member).data) continue;
     names.push_back(row.name);
-    tensors.push_back({OwnName(block.layer, row), tensor});
+    saved.AddOwn(OwnName(block.layer, row), tensor);
   }
   return names;
 }
@@ -64,7 +71,7 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
             described["halves"] = Name(kept.halves);
             saved.version = std::max(saved.version, kHalvesVersion);
           }
-          if (!whole) list(described, "own", OwnTensors(weights, kept, saved.own));
+          if (!whole) list(described, "own", OwnTensors(weights, kept, saved));
           Json changed = Json::array();
           for (const LoraFactors& factors : lora != nullptr ? std::span(lora->factors) : std::span<const LoraFactors>())
             if (factors.layer == kept.layer) changed.push_back(factors.tensor->name);
@@ -83,20 +90,40 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
           saved.adapters.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
           if (!adapter.lra->normed()) return;
           saved.adapters.push_back({prefix + "norm", View(adapter.lra->norm, /*vector=*/true)});
-          saved.version = kNormsVersion;
+          saved.version = std::max(saved.version, kNormsVersion);
         });
   }
   if (whole || !plan.output) return saved;
   const auto add = [&](const char* name, const TensorView& tensor, const TensorView& of_model) {
     if (tensor.data == of_model.data) return;
     saved.output.push_back(name);
-    saved.own.push_back({name, tensor});
+    saved.AddOwn(name, tensor);
     saved.version = std::max(saved.version, kOwnVersion);
   };
   add(kFinalNorm, plan.output->final_norm, weights.final_norm);
   add(kFinalNormBias, plan.output->final_norm_bias, weights.final_norm_bias);
   add(kHead, plan.output->head, weights.head);
+  const TensorView& table = plan.output->table;
+  if (table.empty()) return saved;
+  if (table.data != plan.output->head.data) {
+    add(kTable, table, weights.embedding);
+  } else {
+    saved.output.push_back(kTable);  // the head's tensor is the table's
+  }
   return saved;
+}
+
+void WriteQuantised(AtomicFile& file, const std::vector<NamedTensor>& tensors) {
+  GgufWriter writer;
+  writer.AddText("general.architecture", "shiftrt");
+  for (const NamedTensor& tensor : tensors)
+    writer.AddTensor(tensor.name, tensor.tensor.shape, BlockTypeOf(tensor.tensor.dtype));
+  file.Write(writer.header());
+  for (const NamedTensor& tensor : tensors) {
+    const int64_t bytes = tensor.tensor.bytes();
+    file.Write({static_cast<const std::byte*>(tensor.tensor.data), static_cast<size_t>(bytes)});
+    file.Write(GgufWriter::Padding(bytes));
+  }
 }
 
 // Throws Error for a block whose set of tensors is not that of the family: when the file is read, it could not be told
@@ -141,13 +168,15 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
   const SavedPlan saved = Describe(weights, plan, lora, with_weights);
   WriteSafetensors(out.Create(kAdapterTensors), saved.adapters, {{"format", "shiftrt"}});
   if (!saved.own.empty()) WriteSafetensors(out.Create(kOwnTensors), saved.own, {{"format", "shiftrt"}});
+  if (!saved.quantised.empty()) WriteQuantised(out.Create(kOwnQuantised), saved.quantised);
   if (lora != nullptr)
     WriteLora(*lora, weights.config, plan, plan == DepthPlan::Original(weights.config.layers) ? base : "", out);
   // Files of an earlier save would be taken for parts of this one.
   if (Exists(directory / kAdaptedFile))
     for (const std::string& name :
          {std::string("config.json"), std::string("model.safetensors"), std::string(kOwnTensors),
-          std::string(kLoraDirectory) + "/" + kLoraTensors, std::string(kLoraDirectory) + "/" + kLoraConfig})
+          std::string(kOwnQuantised), std::string(kLoraDirectory) + "/" + kLoraTensors,
+          std::string(kLoraDirectory) + "/" + kLoraConfig})
       out.Remove(name);
   // This file is written last, so that a directory that has it is complete. A directory with its own weights names
   // itself as the base.
@@ -163,6 +192,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
   Json checksums = Json::object();
   checksums[kAdapterTensors] = ChecksumOf("", saved.adapters);
   if (!saved.own.empty()) checksums[kOwnTensors] = ChecksumOf("", saved.own);
+  if (!saved.quantised.empty()) checksums[kOwnQuantised] = ChecksumOf("", saved.quantised);
   if (lora != nullptr) checksums[kLoraDirectory] = Checksum(*lora);
   json["checksums"] = std::move(checksums);
   out.Create(kAdaptedFile).Write(json.dump(2) + "\n");

@@ -11,6 +11,7 @@
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
 #include "shift/measure/gain.h"
+#include "shift/quantise/quantise.h"
 #include "shift/refit/fold.h"
 #include "shift/selection_pass.h"
 #include "shift/sums/collect.h"
@@ -46,9 +47,11 @@ class Pipeline {
     result_.calibration = recipe_.gram.load.empty() ? job_.calibration.source : loaded_.origin.source;
     Select();
     result_.pruned = DepthPlan::Pruned(job_.layers(), result_.selection.removed);
+    if (RoundsFirst()) Round(result_.pruned);
     Correct();
     if (recipe_.gate) DropWhatHarms();
     if (recipe_.benefit != Benefit::kUnmeasured) WeighRepair();
+    if (recipe_.quantise.any()) Round(result_.corrected);
     if (recipe_.merge != Merge::kOff) MergeNeighbours();
     WarnOfCorrections();
     // Work that is not dealt out is done in every process, and CPUs of different kinds may round it differently.
@@ -87,16 +90,35 @@ class Pipeline {
                             : shared_.Select(job_, recipe_);
   }
 
+  // True if the repair is fitted to rounded blocks: only a walk runs blocks that are not the original's.
+  bool RoundsFirst() const {
+    const bool walks = correction_.walks() || (correction_.needs_sums() && recipe_.mode != Calibration::kIndependent);
+    return recipe_.quantise.any() && recipe_.quantise.when == QuantiseWhen::kBefore && walks;
+  }
+
+  // Rounds what is not rounded yet.
+  void Round(DepthPlan& plan) {
+    const Stopwatch watch(result_.seconds.quantise);
+    QuantisedPlan rounded = Quantise(job_, plan, recipe_.quantise);
+    plan = std::move(rounded.plan);
+    // What a repair changed after the first time is rounded again, which that report covers.
+    if (!result_.quantised) {
+      result_.quantised = std::move(rounded.report);
+    } else {
+      result_.quantised->bytes_after = rounded.report.bytes_after;
+    }
+  }
+
   void Correct() {
     const bool each_block = correction_.per_block() && !recipe_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
-    start_ = shared_.TakeStreams(WalkStart(result_.selection.removed));
+    start_ = shared_.TakeStreams(RoundsFirst() ? 0 : WalkStart(result_.selection.removed));
     if (correction_.walks()) return Walk(result_.pruned);
     FittedSites fitted = !correction_.needs_sums()                   ? Fit(sites, {}, job_.progress)
                          : recipe_.mode != Calibration::kIndependent ? FitInSequence(sites)
                          : recipe_.gram.used()                       ? FitFromFiles(sites)
                                                                      : FitIndependently(sites);
-    result_.corrected = CorrectedPlan(job_.layers(), sites, fitted);
+    result_.corrected = WithTensorsOf(result_.pruned, CorrectedPlan(job_.layers(), sites, fitted));
     result_.sites = FitsOf(fitted.reports);
     result_.trials = std::move(fitted.trials);
     result_.untried = std::move(fitted.untried);
@@ -127,6 +149,7 @@ class Pipeline {
                         {correction ? &*correction : nullptr, recipe_.heal, options_.ridge, recipe_.weighting},
                         std::exchange(start_, std::nullopt));
     result_.corrected = std::move(walked.plan);
+    result_.corrected.output = plan.output;
     if (correction_.walks()) result_.sites = FitsOf(walked.sites);
     result_.healed = FitsOf(walked.healed);
     result_.seconds += walked.seconds;
@@ -155,7 +178,7 @@ class Pipeline {
 
   FittedSites FitInSequence(const std::vector<Site>& sites) {
     return shiftrt::FitInSequence(
-        job_, sites, {recipe_.mode, recipe_.weighting, InputOfSites()},
+        job_, sites, {recipe_.mode, recipe_.weighting, InputOfSites(), &result_.pruned},
         [&](const SiteSums& site, Progress& progress) { return Fit({site.site}, {&site}, progress); },
         std::exchange(start_, std::nullopt));
   }
@@ -232,10 +255,10 @@ class Pipeline {
     return fitted;
   }
 
-  // Plans may differ from the block before the first removed one on.
+  // Plans may differ from the block before the first removed one on, or everywhere where blocks are rounded.
   HeldOutLoss LossOnHeldOut(int64_t tokens = kGateTokens) const {
     return {job_.context, job_.model.weights, job_.calibration.heldout, tokens,
-            std::max<int64_t>(0, result_.selection.removed.front().layer - 1)};
+            RoundsFirst() ? 0 : std::max<int64_t>(0, result_.selection.removed.front().layer - 1)};
   }
 
   void DropWhatHarms() {

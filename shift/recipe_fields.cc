@@ -55,6 +55,8 @@ constexpr RecipeField kFields[] = {
      [](const std::string& words, Recipe& r) { r.heal = ParseHeal(words); }, &RecipeText::heal},
     {"merge", [](const Recipe& r) { return std::string(Name(r.merge)); },
      [](const std::string& words, Recipe& r) { r.merge = ParseMerge(words); }, &RecipeText::merge},
+    {"quantize", [](const Recipe& r) { return Format(r.quantise); },
+     [](const std::string& words, Recipe& r) { r.quantise = ParseQuantise(words); }, &RecipeText::quantise},
     {"seed", [](const Recipe& r) { return fmt::format("{}", r.seed); }, SetSeed, &RecipeText::seed},
     {"text",
      [](const Recipe& r) {

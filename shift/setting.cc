@@ -46,6 +46,8 @@ const std::vector<SettingRow>& Settings() {
       {kSavedSums, "gram.save", "saving sums", kFileSums, [](const Recipe& r) { return !r.gram.save.empty(); }},
       {kAllSums, "gram.all_layers", "saving the sums of all layers", kFileSums,
        [](const Recipe& r) { return r.gram.all_layers; }},
+      {kQuantise, "quantize", "rounding to fewer bits", "", [](const Recipe& r) { return r.quantise.any(); }, nullptr,
+       true},
   };
   return table;
 }
@@ -71,6 +73,8 @@ const std::vector<SettingConflict>& SettingConflicts() {
       {kHeal, kUpdateNorms, RowOf(kUpdateNorms).why.data()},
       {kHeal, kSplit, kWhole},
       {kGate, kSplit, kWhole},
+      {kQuantise, kSplit, kWhole},
+      {kGate, kQuantise, "it would take rounded blocks for corrections, and try the model without each of them"},
       {kLoadedSums, kSplit, kStays},
       {kSavedSums, kSplit, kStays},
   };

@@ -33,6 +33,7 @@ enum class Setting : uint8_t {
   kLoadedSums,     // sums come from files
   kSavedSums,      // sums are saved
   kAllSums,        // the sums of all layers are saved
+  kQuantise,       // the weights are rounded to types of fewer bits
   kCount,
 };
 

@@ -67,13 +67,14 @@ class Phases {
     double total = 0;
     for (const auto& [phase, seconds] : spent_) {
       total += seconds;
-      const double rest = seconds - fit.select - fit.calibrate - fit.solve - fit.factorize;
+      const double rest = seconds - fit.select - fit.calibrate - fit.solve - fit.factorize - fit.quantise;
       if (phase != std::string_view(kFit) || rest < 0) {  // the steps may be those of a command that was interrupted
         add(phase, seconds);
         continue;
       }
       line += fmt::format(" select {:.1f}, calibrate {:.1f}, solve {:.2f}, factorize {:.2f},", fit.select,
                           fit.calibrate, fit.solve, fit.factorize);
+      add("round", fit.quantise);
       add("rest of the fit", rest);
     }
     fmt::print("\nseconds:{} together {:.1f}\n", line, total);

@@ -39,6 +39,7 @@ constexpr FixedWords kFixed[] = {
     {"loss", "ce kl both"},
     {"lra", "full energy: budget:"},
     {"merge", "off full lowrank"},
+    {"quantize", "off q8_0 q6_k q5_k_m q4_k_m q4_0 q3_k_m q2_k"},
     {"method", "lora partial adapters replacement"},
     {"protocol", "gptq seq128"},
     {"schedule", "linear cosine constant"},

@@ -47,7 +47,7 @@ constexpr GroupRow kGroups[] = {
     {"Layers and their repair",
      "--recipe --prune --yes --correction --lra --calibration-mode --token-weight --heal --span --gate --no-gate "
      "--lambda "
-     "--penalize-bias --factorize --merge --preset --seeds"},
+     "--penalize-bias --factorize --merge --quantize --preset --seeds"},
     {"Training",
      "--method --adapters --head --targets --rank --alpha --dropout --layers --replacement --keep-correction --loss "
      "--epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip --validate-every "

@@ -17,6 +17,12 @@ namespace shiftrt {
 
 namespace {
 
+std::string MixturesHelp() {
+  std::string help;
+  for (const Choice& mixture : MixtureNames()) help += fmt::format("\n  {:<8} {}", mixture.name, mixture.summary);
+  return help;
+}
+
 // The options of the settings, with the text of --help for each. A setting that is not here has no option.
 struct SettingHelp {
   std::string_view field, text;
@@ -51,6 +57,12 @@ constexpr SettingHelp kHelp[] = {
      "rrr: the best map of that rank on the data; svd: truncated SVD, as in the paper; svd-refit: the same\n"
      "with a refitted bias"},
     {"merge", "merge neighbouring adapters into one: off, full or lowrank"},
+    {"quantize",
+     "round the weights to types of fewer bits: MIXTURE[,nearest|importance|feedback][,before|after] or off.\n"
+     "feedback makes each number good for the errors of those before it, on calibration text; before fits the\n"
+     "repair to the rounded blocks, if the correction fits in a walk, and after rounds the repaired model. The\n"
+     "mixtures are those of GGUF files:",
+     MixturesHelp},
 };
 
 // Adds the option of a setting, whose name FlagOf() knows.

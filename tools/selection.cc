@@ -53,7 +53,8 @@ constexpr const char* kSettingFlags[] = {"unit=half in --prune",
                                          "--gate",
                                          "--load-gram",
                                          "--save-gram",
-                                         "--gram-layers all"};
+                                         "--gram-layers all",
+                                         "--quantize MIXTURE"};
 static_assert(std::size(kSettingFlags) == static_cast<size_t>(Setting::kCount));
 
 // "all", "all but X, Y", or "X, Y"; the shorter of the last two.

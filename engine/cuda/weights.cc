@@ -173,7 +173,7 @@ DeviceMlp DeviceWeights::UploadMlp(const ModelConfig& config, const BlockStage& 
 DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan& plan) {
   DeviceOutput out;
   if (!ShareOf(weights).last) return out;
-  const auto [final_norm, head, final_norm_bias] = plan.Output(weights);
+  const auto [final_norm, head, final_norm_bias, table] = plan.Output(weights);
   const std::lock_guard lock(uploading_);
   const float scale = weights.config.block.logit_scale;
   if (final_norm.data != weights.final_norm.data || final_norm_bias.data != weights.final_norm_bias.data || scale != 1)

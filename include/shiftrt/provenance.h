@@ -100,7 +100,19 @@ struct RepairSeconds {
   double calibrate = 0;                 ///< passes over the calibration text
   double solve = 0;                     ///< linear systems
   double factorize = 0;                 ///< low ranks
+  double quantise = 0;                  ///< rounding to fewer bits
   std::optional<double> evaluate = {};  ///< measuring the variants
+};
+
+/// The rounding of a model to types of fewer bits.
+struct QuantiseReport {
+  std::string mixture = {};  ///< QuantiseSpec::mixture
+  int64_t matrices = 0;      ///< how many were rounded
+  int64_t tokens = 0;        ///< tokens of the calibration text that the rounding read
+  int64_t bytes_before = 0;  ///< bytes of all weights before it, adapters included
+  int64_t bytes_after = 0;   ///< the same after it
+  /// The squared error of the products with the matrices over the text, as a share of their squares; NaN without text.
+  double error = std::numeric_limits<double>::quiet_NaN();
 };
 
 /// The findings of a repair.
@@ -114,7 +126,8 @@ struct RepairReport {
   std::vector<std::string> untried = {};    ///< fits that it could not try, with the reason
   std::vector<GateVerdict> gate = {};       ///< empty unless Recipe::gate
   std::optional<GainReport> gain = {};      ///< no value without held-out text, or if Recipe::benefit asks for none
-  RepairSeconds seconds = {};               ///< where the time went
+  std::optional<QuantiseReport> quantised = {};  ///< no value unless Recipe::quantise names a mixture
+  RepairSeconds seconds = {};                    ///< where the time went
 };
 
 /// The text on which perplexities were measured, and how.
@@ -159,6 +172,7 @@ struct RecipeText {
   std::string token_weight = {};           ///< Recipe::weighting
   std::string heal = {};                   ///< Recipe::heal
   std::string merge = {};                  ///< Recipe::merge
+  std::string quantise = {};               ///< Recipe::quantise
   std::optional<bool> span = {};           ///< Recipe::span
   std::optional<bool> penalize_bias = {};  ///< Recipe::penalize_bias
   std::optional<bool> gate = {};           ///< Recipe::gate

@@ -54,6 +54,12 @@ std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string
 /// \return its words
 std::string Format(const PruneSpec& spec);
 
+/// A name with one line of explanation.
+struct Choice {
+  std::string_view name;     ///< as it is given
+  std::string_view summary;  ///< for people
+};
+
 /// Says how many directions an adapter keeps.
 struct RankSpec {
   /// The rule that chooses the rank.
@@ -211,6 +217,37 @@ enum class Benefit {
   kRequired,    ///< the same, and a repair with which the loss is higher is left out
 };
 
+/// Says how a weight is rounded to a type of fewer bits.
+enum class Rounding {
+  kNearest,     ///< "nearest": each number to the nearest one that the type holds
+  kImportance,  ///< "importance": the same, with scales for the least error weighted by the mean square of the inputs
+  kFeedback,    ///< "feedback": each number makes good, on calibration text, for the errors of those before it (GPTQ)
+};
+/// When the kept blocks are rounded.
+enum class QuantiseWhen {
+  kBefore,  ///< "before": the repair is fitted to the rounded blocks
+  kAfter,   ///< "after": the repaired model is rounded
+};
+/// The types to which the matrices of the kept blocks, the head and the embedding table are rounded.
+struct QuantiseSpec {
+  std::string mixture = {};                   ///< such as "q4_k_m"; empty: nothing is rounded
+  Rounding rounding = Rounding::kFeedback;    ///< how
+  QuantiseWhen when = QuantiseWhen::kBefore;  ///< when
+
+  /// \return whether anything is rounded
+  bool any() const { return !mixture.empty(); }
+};
+/// \param text "off" or "MIXTURE[,nearest|importance|feedback][,before|after]", for example "q4_k_m"
+/// \return the types
+/// \throws UsageError for anything else, listing the mixtures
+QuantiseSpec ParseQuantise(const std::string& text);
+/// The inverse of ParseQuantise().
+/// \param spec the types
+/// \return its words
+std::string Format(const QuantiseSpec& spec);
+/// \return the mixtures of types that QuantiseSpec::mixture can name
+std::vector<Choice> MixtureNames();
+
 /// Says what to remove and how to repair it.
 struct Recipe {
   PruneSpec prune = {.criterion = "bi", .ratio = 0.25};  ///< what is removed
@@ -228,6 +265,7 @@ struct Recipe {
   Benefit benefit = Benefit::kUnmeasured;  ///< what the repair must do for the loss on held-out text
   Heal heal = Heal::kOff;                  ///< the projections of kept blocks that are fitted again
   Merge merge = Merge::kOff;               ///< how neighbouring adapters become one
+  QuantiseSpec quantise = {};              ///< the types of fewer bits to which the weights are rounded
   uint64_t seed = 0;                       ///< seed of the choice of samples, and of criteria that draw random numbers
   /// Calibration text; without a source the file calibration.txt beside the model.
   CalibrationSpec text = {};
@@ -274,17 +312,12 @@ Recipe FindRecipe(std::string_view name);
 
 /// Sets one field of a recipe from text.
 /// \param field "prune", "correction", "rank", "lambda", "penalize_bias", "factorization", "mode",
-///     "weighting", "span", "gate", "heal", "merge", "seed" or "text"
+///     "weighting", "span", "gate", "heal", "merge", "quantize", "seed" or "text"
 /// \param text what the parser of the field's type reads; "true" or "false" for a flag
 /// \param recipe the recipe to change
 /// \throws UsageError with the name of the field, for a field that does not exist and for text that it cannot have
 void Set(std::string_view field, const std::string& text, Recipe& recipe);
 
-/// A name with one line of explanation.
-struct Choice {
-  std::string_view name;     ///< as it is given
-  std::string_view summary;  ///< for people
-};
 /// \return the criteria that PruneSpec::criterion can name
 std::vector<Choice> CriteriaNames();
 /// \return the corrections that Recipe::correction can name

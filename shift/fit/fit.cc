@@ -90,6 +90,7 @@ RepairSeconds& operator+=(RepairSeconds& seconds, const RepairSeconds& more) {
   seconds.calibrate += more.calibrate;
   seconds.solve += more.solve;
   seconds.factorize += more.factorize;
+  seconds.quantise += more.quantise;
   return seconds;
 }
 

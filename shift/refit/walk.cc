@@ -125,10 +125,18 @@ class Walk {
           const bool for_run = work.run && !RunsMlp(block.halves);
           const bool all = options_.heal == Heal::kAll, any = options_.heal != Heal::kOff;
           work.output = all && !for_run && 2 * block.layer >= behind_ && RunsAttention(block.halves);
-          work.down = any && block.own == nullptr && 2 * block.layer + 1 >= behind_ && RunsMlp(block.halves);
+          work.down = any && !RefittedDown(block) && 2 * block.layer + 1 >= behind_ && RunsMlp(block.halves);
           return work;
         },
         [](const AdapterStage&) { return Work(); });
+  }
+
+  // True if the plan has fitted the down projection already. A projection that was only rounded is fitted like the
+  // model's.
+  bool RefittedDown(const BlockStage& block) const {
+    if (block.own == nullptr) return false;
+    const TensorView& down = block.own->down;
+    return down.data != job_.model.weights->blocks[block.layer].down.data && !IsQuantised(down.dtype);
   }
 
   void CheckMemory() const {
@@ -151,7 +159,8 @@ class Walk {
 
   // Up to the first place where something is fitted, both streams are one.
   void Start() {
-    const int64_t first = adapters_ ? sites_.front().layer : WalkStart(sites_.front().Parts());
+    const int64_t usual = adapters_ ? sites_.front().layer : WalkStart(sites_.front().Parts());
+    const int64_t first = std::min(usual, FirstOwn());
     if (!start_)
       start_ = StreamsBefore(
           first, job_, adapters_ ? "calibrating up to the first site" : "calibrating up to the first removed block");
@@ -160,7 +169,7 @@ class Walk {
     if (start_->heldout.empty())
       start_->heldout = StreamsBefore(start_->layer, job_.context, job_.model.weights, job_.calibration.heldout,
                                       "calibrating on held-out text", job_.progress);
-    const int64_t at = adapters_ ? sites_.front().begin() : 2 * first;
+    const int64_t at = adapters_ && first == usual ? sites_.front().begin() : 2 * first;
     pending_ = StagesBetween(2 * start_->layer, at);
     for (Text& text : texts_) text.at = at;
     Start(job_.calibration.fit, start_->fit, texts_[0]);
@@ -170,6 +179,12 @@ class Walk {
     AdvanceCorrected();
     if (options_.mode == Calibration::kDrift)
       ForEach([](TwoStreams& streams) { streams.original.Set(streams.corrected.rows()); });
+  }
+  // The first layer whose block has tensors of its own.
+  int64_t FirstOwn() const {
+    for (const BlockStage* block : plan_.Blocks())
+      if (block->own != nullptr) return block->layer;
+    return job_.layers();
   }
   static void Start(const std::vector<Batch>& batches, std::vector<KeptRows>& streams, Text& text) {
     for (size_t b = 0; b < batches.size(); ++b) text.streams.push_back({&batches[b], std::move(streams[b]), {}});
@@ -456,7 +471,7 @@ FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, c
   std::vector<BlockPart> removed;
   for (const Site& site : sites)
     for (const BlockPart& part : site.Parts()) removed.push_back(part);
-  const DepthPlan plan = DepthPlan::Pruned(job.layers(), removed);
+  const DepthPlan plan = options.plan != nullptr ? *options.plan : DepthPlan::Pruned(job.layers(), removed);
   const WalkOptions walk = {&correction, Heal::kOff, {}, options.weighting, options.mode};
   WalkResult walked = Walk(job, plan, sites, walk, std::move(start)).Run();
   FittedSites fitted;

@@ -68,6 +68,7 @@ struct SequenceOptions {
   Calibration mode = Calibration::kDrift;
   TokenWeights weighting = {};
   SiteInput input = SiteInput::kStream;  // what the adapters read: the stream, or kNormed
+  const DepthPlan* plan = nullptr;       // the blocks around the sites; null: the original's
 };
 // An adapter in the place of each site of the original model. Cost: one pass of the model (kDrift: two) and a fit
 // between any two sites. The stream of the whole calibration text is held while it goes from site to site: tokens x

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shift/quantise/mixture.h"
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+using enum BlockType;
+
+constexpr Mixture Uniform(const char* name, BlockType type, BlockType head, const char* summary) {
+  return {name, type, type, type, type, type, type, type, type, head, summary};
+}
+
+constexpr Mixture kMixtures[] = {
+    Uniform("q8_0", kQ8_0, kQ8_0, "8.5 bits, as good as bfloat16"),
+    Uniform("q6_k", kQ6_K, kQ6_K, "6.6 bits"),
+    {"q5_k_m", kQ5_K, kQ5_K, kQ6_K, kQ5_K, kQ5_K, kQ5_K, kQ6_K, kQ5_K, kQ6_K, "5.7 bits"},
+    {"q4_k_m", kQ4_K, kQ4_K, kQ6_K, kQ4_K, kQ4_K, kQ4_K, kQ6_K, kQ4_K, kQ6_K, "4.9 bits, the usual choice"},
+    Uniform("q4_0", kQ4_0, kQ6_K, "4.5 bits, for programs that read nothing else"),
+    {"q3_k_m", kQ3_K, kQ4_K, kQ4_K, kQ5_K, kQ4_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, "3.9 bits"},
+    {"q2_k", kQ2_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ6_K, "3.2 bits"},
+};
+
+// The first and the last eighth of the blocks, and every third one between them, get more bits.
+bool GetsMore(int64_t index, int64_t count) {
+  const int64_t eighth = count / 8;
+  return index < eighth || index >= 7 * count / 8 || (index - eighth) % 3 == 2;
+}
+
+BlockType ForRows(BlockType type, int64_t columns) {
+  if (columns % TraitsOf(type).elements == 0) return type;
+  if (columns % 32 != 0) return kF32;
+  switch (type) {
+    case kQ4_K: return kQ5_0;
+    case kQ5_K: return kQ5_1;
+    case kQ6_K: return kQ8_0;
+    default: return kQ4_0;
+  }
+}
+
+BlockType TypeOf(const Mixture& mixture, const BlockTensor& tensor, int64_t index, int64_t count) {
+  if (tensor.member == &BlockWeights::v) {
+    if (mixture.value_first != mixture.value && index < 2) return mixture.value_first;
+    return GetsMore(index, count) ? mixture.value_more : mixture.value;
+  }
+  if (tensor.member == &BlockWeights::down) {
+    if (mixture.down_first != mixture.down && index < count / 16) return mixture.down_first;
+    return GetsMore(index, count) ? mixture.down_more : mixture.down;
+  }
+  return tensor.member == &BlockWeights::o ? mixture.output : mixture.type;
+}
+
+}  // namespace
+
+std::span<const Mixture> Mixtures() { return kMixtures; }
+
+const Mixture& FindMixture(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Mixture& mixture : kMixtures) {
+    if (mixture.name == name) return mixture;
+    names.emplace_back(mixture.name);
+  }
+  FailUsage(Field("quantize"), "there is no mixture of types \"{}\"; there are {}", name, fmt::join(names, ", "));
+}
+
+BlockType TypeIn(const Mixture& mixture, const BlockTensor& tensor, int64_t index, int64_t count,
+                 const ModelConfig& config) {
+  return ForRows(TypeOf(mixture, tensor, index, count), Size(config, tensor.input));
+}
+
+BlockType HeadTypeIn(const Mixture& mixture, const ModelConfig& config) { return ForRows(mixture.head, config.hidden); }
+
+BlockType TableTypeIn(const Mixture& mixture, const ModelConfig& config) {
+  return ForRows(mixture.type, config.hidden);
+}
+
+}  // namespace shiftrt
