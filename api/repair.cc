@@ -10,6 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/processes.h"
+#include "shift/quantise/quantise.h"
 #include "shift/recipe_fields.h"
 
 namespace shiftrt {
@@ -217,6 +218,24 @@ std::vector<Selection> RepairJob::Select(std::span<const PruneSpec> specs, Progr
   const CriterionInput input = {impl_->context, impl_->model.impl().model.weights, &impl_->text.fit,
                                 impl_->recipe.seed};
   return SelectLayers(wanted, input, reports);
+}
+
+LanguageModel Quantise(const LanguageModel& model, const QuantiseSpec& spec, const CalibrationSpec& text, uint64_t seed,
+                       const Resources& resources, Progress* progress) {
+  const Model& inner = model.impl().model;
+  const Context context = MakeContext(resources).ReducedPrecision();
+  CalibrationSet calibration;
+  if (spec.rounding != Rounding::kNearest)
+    calibration = LoadCalibration(TextOf(text, inner, "text"), inner.RequireTokenizer(), seed,
+                                  CalibrationBatchTokens(context.device));
+  ProgressOf reports(progress);
+  const auto turn = context.TakeTurn();
+  QuantisedPlan rounded = Quantise({context, inner, calibration, reports}, inner.plan, spec);
+  Provenance made = inner.provenance.value_or(Provenance{.model = inner.name});
+  made.recipe.quantise = Format(spec);
+  if (!made.repair) made.repair.emplace();
+  made.repair->quantised = std::move(rounded.report);
+  return WithPlan(inner, std::move(rounded.plan), std::move(made));
 }
 
 RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Resources& resources, Progress* progress,

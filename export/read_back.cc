@@ -29,7 +29,7 @@ Matrix<float> ProbeLogits(const Context& context, const std::shared_ptr<const We
 void CheckSameLogits(const ExportJob& job, const Model& opened, const std::filesystem::path& directory,
                      double tolerance) {
   job.progress.Begin("reading back", 2);
-  const Matrix<float> expected = ProbeLogits(job.context, job.model.weights, job.plan);
+  const Matrix<float> expected = ProbeLogits(job.context, AsInFile(job.model.weights, job.plan), job.plan);
   job.progress.Advance(1);
   const Matrix<float> found = ProbeLogits(job.context, opened.weights, opened.plan);
   job.progress.Advance(1);

@@ -101,6 +101,14 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_
   return out;
 }
 
+std::shared_ptr<const Weights> AsInFile(const std::shared_ptr<const Weights>& weights, const DepthPlan& plan) {
+  if (!plan.output || plan.output->table.empty()) return weights;
+  auto changed = std::make_shared<Weights>(*weights);
+  changed->embedding = plan.output->table;
+  changed->storage.push_back(plan.output);
+  return changed;
+}
+
 Json BaseConfig(const std::filesystem::path& model) {
   return IsGguf(model) ? GgufConfig(GgufFile(model).contents()) : ReadUnmarked(model / "config.json");
 }

@@ -15,6 +15,9 @@
 
 namespace shiftrt {
 
+// The weights with the embedding table that files of the plan have: the plan's (OutputWeights::table), or the model's.
+std::shared_ptr<const Weights> AsInFile(const std::shared_ptr<const Weights>& weights, const DepthPlan& plan);
+
 // The weights of the plan's blocks alone, each with the tensors that it runs with, and of the plan's final norm and
 // head. A head of the plan's own is not tied. A half block keeps all tensors, because a checkpoint that lacks some of a
 // block's tensors is another format, which `running_halves` is for: with it, the half that does not run has none. All

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scale of a group is found by trial: candidates near the one that spans the largest number, each improved by least
-// squares for the codes that it gives. The scales of a super-block are then rounded to integers times one number, and
-// the integers beside the nearest are tried too. Source of the layouts: runtime/block_types.cc, which is their inverse.
+// The scale of a group is found by trial: of candidates near the one that spans the largest number, each is replaced by
+// the least squares fit to the codes that it gives. The scales of a super-block are then rounded to integers times one
+// number, and the integers beside the nearest are tried too. Source of the layouts: runtime/block_types.cc, which is
+// their inverse.
 #include "runtime/block_rounding.h"
 
 #include <algorithm>
@@ -72,59 +73,57 @@ struct CodeSums {
   }
 };
 
-// Keeps the best of what is tried.
+// Keeps the candidate that explains the most of the sum of squares, with the codes that it was fitted to.
 class Search {
  public:
-  explicit Search(const Group& group) : group_(group), error_(group.Error(0, 0)) {}
-
-  void Try(const Affine& candidate) {
-    if (!std::isfinite(candidate.scale) || candidate.scale == 0) return;
-    const float error = group_.Error(candidate.scale, candidate.offset);
-    if (error < error_) {
-      error_ = error;
-      best_ = candidate;
-    }
+  void Offer(const Affine& candidate, float explained) {
+    if (!(explained > explained_) || !std::isfinite(candidate.scale) || !std::isfinite(candidate.offset)) return;
+    explained_ = explained;
+    best_ = candidate;
+  }
+  // Least squares for the scale alone.
+  void OfferScale(const CodeSums& sums) {
+    if (sums.wqq > 0) Offer({sums.wqx / sums.wqq, 0}, sums.wqx * sums.wqx / sums.wqq);
+  }
+  // Least squares for scale and offset. With `below`, the offset is at most 0.
+  void OfferBoth(const CodeSums& sums, bool below) {
+    const float determinant = sums.w * sums.wqq - sums.wq * sums.wq;
+    if (!(determinant > 0)) return;
+    const Affine fitted = {(sums.w * sums.wqx - sums.wx * sums.wq) / determinant,
+                           (sums.wqq * sums.wx - sums.wq * sums.wqx) / determinant};
+    if (below && fitted.offset > 0) return OfferScale(sums);
+    Offer(fitted, fitted.scale * sums.wqx + fitted.offset * sums.wx);
   }
   const Affine& best() const { return best_; }
 
  private:
-  const Group& group_;
-  float error_;
+  float explained_ = -1;
   Affine best_;
 };
 
-// The scale alone. Its sign is free: codes reach one further below 0 than above it.
+// The scale alone. Its sign is free: codes may reach one further below 0 than above it.
 Affine ScaleOf(const Group& group) {
   float largest = 0;
   for (int i = 0; i < group.count; ++i)
     if (std::abs(group.values[i]) > std::abs(largest)) largest = group.values[i];
-  if (largest == 0) return {};
-  Search search(group);
+  Search search;
   for (const float edge : {group.low, group.high})
-    for (int step = -8; step <= 8; ++step) {
-      const Affine first = {largest / (edge + 0.02f * static_cast<float>(step) * edge), 0};
-      search.Try(first);
-      if (const CodeSums sums(group, first); sums.wqq > 0) search.Try({sums.wqx / sums.wqq, 0});
+    for (int step = -3; step <= 6 && largest != 0; ++step) {
+      const Affine first = {largest / (edge * (1 + 0.03f * static_cast<float>(step))), 0};
+      if (first.scale != 0) search.OfferScale(CodeSums(group, first));
     }
   return search.best();
 }
 
 // Scale and offset. With `below`, the offset is at most 0.
 Affine ScaleAndOffsetOf(const Group& group, bool below) {
-  auto [least, most] = std::minmax_element(group.values, group.values + group.count);
+  const auto [least, most] = std::minmax_element(group.values, group.values + group.count);
   const float bottom = below ? std::min(0.0f, *least) : *least, span = *most - bottom;
-  if (span <= 0) return {0, bottom};
-  Search search(group);
-  for (int step = -10; step <= 8; ++step) {
+  Search search;
+  search.Offer({0, bottom}, 0);
+  for (int step = -8; step <= 8; ++step) {
     const Affine first = {span / (group.high + 0.1f * static_cast<float>(step)), bottom};
-    search.Try(first);
-    const CodeSums sums(group, first);
-    const float determinant = sums.w * sums.wqq - sums.wq * sums.wq;
-    if (determinant <= 0) continue;
-    Affine fitted = {(sums.w * sums.wqx - sums.wx * sums.wq) / determinant,
-                     (sums.wqq * sums.wx - sums.wq * sums.wqx) / determinant};
-    if (below && fitted.offset > 0) fitted = {sums.wqx / sums.wqq, 0};
-    search.Try(fitted);
+    if (first.scale > 0) search.OfferBoth(CodeSums(group, first), below);
   }
   return search.best();
 }

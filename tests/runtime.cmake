@@ -1,5 +1,5 @@
 shiftrt_test(runtime
-  SOURCES runtime/check_test.cc runtime/checked_lines_test.cc runtime/context_test.cc runtime/cuda_library_test.cc
+  SOURCES runtime/block_rounding_test.cc runtime/check_test.cc runtime/checked_lines_test.cc runtime/context_test.cc runtime/cuda_library_test.cc
           runtime/device_copies_test.cc runtime/dtype_test.cc
           runtime/elements_test.cc runtime/files_test.cc runtime/gguf_test.cc runtime/host_memory_test.cc runtime/json_test.cc
           runtime/linalg_test.cc runtime/memory_test.cc runtime/parallel_test.cc

@@ -10,6 +10,7 @@
 #include "tools/export_options.h"
 #include "tools/options.h"
 #include "tools/selection.h"
+#include "tools/shift_output.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -19,7 +20,7 @@ namespace {
 struct ExportCommand {
   CommonOptions common;
   ExportSettings settings;
-  std::string output, prune, calib;
+  std::string output, prune, calib, quantise;
   bool without_lora = false, yes = false;
 };
 
@@ -63,6 +64,16 @@ LanguageModel Pruned(const ExportCommand& command, const PruneSpec& prune, const
   return std::move(repair.pruned);
 }
 
+// The model with weights of fewer bits. Calibration text is opened only if the rounding reads it.
+LanguageModel Rounded(const ExportCommand& command, const QuantiseSpec& spec, const LanguageModel& model,
+                      const Resources& resources, Progress& progress) {
+  CalibrationSpec text;
+  if (spec.rounding != Rounding::kNearest) text = CalibrationFor(command.calib, model, command.common);
+  LanguageModel rounded = Quantise(model, spec, text, command.common.seed, resources, &progress);
+  PrintQuantised(*rounded.MadeBy()->repair->quantised);
+  return rounded;
+}
+
 // Lists what every format makes of the model, and the command that does it.
 int ListFormats(const ExportCommand& command) {
   const LanguageModel model = command.common.OpenLanguageModel();
@@ -85,6 +96,10 @@ int Run(ExportCommand command) {
   CheckExport(command.settings.format, command.output);
   std::optional<PruneSpec> prune;
   if (!command.prune.empty()) CheckHalves(prune.emplace(ParsePrune(command.prune)), command.settings.format);
+  const QuantiseSpec quantise = command.quantise.empty() ? QuantiseSpec() : ParseQuantise(command.quantise);
+  if (quantise.any() && command.settings.format != "gguf")
+    throw UsageError(
+        fmt::format("--quantize goes with --format gguf: {} has no quantised blocks", command.settings.format));
   command.settings.q8_0 = command.common.dtype == "q8_0";
   if (command.settings.q8_0) command.common.dtype = "auto";
   command.common.expand = command.settings.format != "gguf";  // the other formats have no quantised blocks
@@ -94,6 +109,7 @@ int Run(ExportCommand command) {
   LanguageModel model = command.common.OpenLanguageModel();
   if (prune) CheckRemoval(model, *prune, command.yes);
   if (prune) model = Pruned(command, *prune, model, resources, *progress);
+  if (quantise.any()) model = Rounded(command, quantise, model, resources, *progress);
   CheckAdapters(model, command);
   PrintExport({command.settings.format, command.output},
               Export(model, command.output, command.settings, resources, progress.get()));
@@ -118,9 +134,9 @@ Command AddExport(CLI::App& app) {
   AddYes(app, command->yes);
   app.get_option("--yes")->needs(prune);
   app.add_option(
-         "--calib", command->calib,
-         "calibration text of a criterion that reads it: FILE or a known name, as for `run`, with the same default")
-      ->needs(prune);
+      "--calib", command->calib,
+      "calibration text of a criterion or a rounding that reads it: FILE or a known name, as for `run`, with the same\n"
+      "default");
   std::vector<std::string> formats;
   for (const ExportFormatName& format : ExportFormatNames()) formats.push_back(format.name);
   command->settings.format.clear();
@@ -132,6 +148,11 @@ Command AddExport(CLI::App& app) {
                    ->needs(format);
   format->needs(save);
   prune->needs(format);
+  app.add_option("--quantize", command->quantise,
+                 "round the weights to types of fewer bits first, in GGUF: MIXTURE[,nearest|importance|feedback];\n"
+                 "feedback, the default, and importance read calibration text:" +
+                     MixturesHelp())
+      ->needs(format);
   app.add_option("--dtype", common.dtype, "type of the weights that are written; auto: as stored")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "q8_0"}))
       ->capture_default_str();
@@ -143,6 +164,7 @@ Command AddExport(CLI::App& app) {
       "Formats:" + ExportFormatsHelp() +
       "\n\nExamples:\n  shiftrt export --model out\n  shiftrt export --model out --format hf --save out-hf\n"
       "  shiftrt export --model qwen2-1.5b --prune layers=20-22 --format gguf --save pruned --dtype q8_0\n"
+      "  shiftrt export --model out --format gguf --quantize q4_k_m --calib c4 --save out-q4\n"
       "  shiftrt export --model tuned --format hf --save base-hf --no-lora\n"
       "  shiftrt export --model base --lora adapter --format gguf --save merged\n"
       "  shiftrt export --model out --format hf --save out-hf --dtype float16 --shard-size 2GB\n"

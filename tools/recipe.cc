@@ -17,12 +17,6 @@ namespace shiftrt {
 
 namespace {
 
-std::string MixturesHelp() {
-  std::string help;
-  for (const Choice& mixture : MixtureNames()) help += fmt::format("\n  {:<8} {}", mixture.name, mixture.summary);
-  return help;
-}
-
 // The options of the settings, with the text of --help for each. A setting that is not here has no option.
 struct SettingHelp {
   std::string_view field, text;

@@ -33,6 +33,12 @@ std::string CorrectionsHelp() {
   return text;
 }
 
+std::string MixturesHelp() {
+  std::string help;
+  for (const Choice& mixture : MixtureNames()) help += fmt::format("\n  {:<8} {}", mixture.name, mixture.summary);
+  return help;
+}
+
 namespace {
 
 // In the order of Setting.

@@ -20,6 +20,8 @@ namespace shiftrt {
 // One line per criterion, and one per correction, for --help.
 std::string CriteriaHelp();
 std::string CorrectionsHelp();
+// One line per mixture of quantised types.
+std::string MixturesHelp();
 // A line per option that does not go with every criterion, correction and other option: for --help, for `inspect
 // --options` and for docs/method.md.
 std::string OptionsTable();

@@ -213,7 +213,16 @@ void PrintRepair(const RepairReport& report, int64_t layers) {
   PrintMergedRuns(report.merged_runs);
   PrintTrials(report);
   PrintGate(report.gate);
+  if (report.quantised) PrintQuantised(*report.quantised);
   if (report.gain) fmt::print("{}\n\n", GainText(*report.gain));
+}
+
+void PrintQuantised(const QuantiseReport& rounded) {
+  fmt::print("rounded to {}: {} matrices, {:.1f} MB to {:.1f} MB", rounded.mixture, rounded.matrices,
+             static_cast<double>(rounded.bytes_before) / 1e6, static_cast<double>(rounded.bytes_after) / 1e6);
+  if (!std::isnan(rounded.error))
+    fmt::print("; error of their products {:.2f}% over {} tokens", 100 * std::sqrt(rounded.error), rounded.tokens);
+  fmt::print("\n\n");
 }
 
 nlohmann::json ResultsJson(Provenance made) {

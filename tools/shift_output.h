@@ -23,6 +23,9 @@ PageTable TrialsTable(const RepairReport& report);
 // Prints the selected layers, the fits, and the trials and decisions on the way, for a model of `layers` layers.
 void PrintRepair(const RepairReport& report, int64_t layers);
 
+// Prints what a rounding did: bytes before and after, and the error.
+void PrintQuantised(const QuantiseReport& rounded);
+
 // Tells in a sentence of two lines how much the repair gains on held-out calibration text.
 std::string GainText(const GainReport& gain);
 // Names what may help more than a repair by `recipe` whose gain does not stand out of its error, and what that costs.

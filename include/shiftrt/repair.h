@@ -134,4 +134,17 @@ class RepairJob {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Rounds the matrices of a model, its head and its embedding table to types of fewer bits.
+/// \param model the model, whose weights may be rounded already: matrices that have their type stay as they are
+/// \param spec the types; `when` is not read
+/// \param text the text that the rounding reads; none is read with Rounding::kNearest
+/// \param seed of the choice of samples
+/// \param resources what the rounding may use of the machine; a CPU
+/// \param progress receives reports; null: none are made
+/// \return the rounded model, whose provenance says what the rounding did
+/// \throws UsageError for a mixture that does not exist, a GPU and a model that is split over processes; Error for
+///     weights that the types cannot hold; Interrupted
+LanguageModel Quantise(const LanguageModel& model, const QuantiseSpec& spec, const CalibrationSpec& text = {},
+                       uint64_t seed = 0, const Resources& resources = {}, Progress* progress = nullptr);
+
 }  // namespace shiftrt

@@ -136,6 +136,13 @@ void AddGram(const Context& context, MatrixView<const double> a, MatrixView<doub
               1.0, c.data, LeadingDimension(c));
 }
 
+void Gram(const Context& context, MatrixView<const float> a, MatrixView<float> c) {
+  Check(c.rows == a.cols && c.cols == a.cols, "the Gram of {} columns does not fit {} x {}", a.cols, c.rows, c.cols);
+  const lapack::Threads threads(context.threads);
+  cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, ToInt(a.cols), ToInt(a.rows), 1.0F, a.data, ToInt(a.stride), 0.0F,
+              c.data, ToInt(c.stride));
+}
+
 void CheckFinite(MatrixView<const double> a) {
   for (int64_t i = 0; i < a.rows; ++i)
     for (int64_t j = i; j < a.cols; ++j)

@@ -15,6 +15,8 @@ void Symm(const Context& context, Side side, MatrixView<const double> a, MatrixV
           MatrixView<double> c);
 // c += a' a; only the upper triangle (j >= i) of c is written.
 void AddGram(const Context& context, MatrixView<const double> a, MatrixView<double> c);
+// c = a' a in float32; only the upper triangle of c is written.
+void Gram(const Context& context, MatrixView<const float> a, MatrixView<float> c);
 // Throws Error naming an element of the upper triangle if one is not finite.
 void CheckFinite(MatrixView<const double> a);
 // Copies the upper triangle to the lower.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/quantise/quantise.h"
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,8 @@
 namespace shiftrt {
 
 namespace {
+
+constexpr float kFirstWeight = 64;
 
 class Quantiser {
  public:
@@ -131,34 +134,63 @@ class Quantiser {
     return ops_->AsRows(to);
   }
 
-  // Runs the halves of `stage` from the streams, which stay where they are, and adds up what its matrices read.
+  // Runs the halves of `stage` from the streams, which stay where they are, and adds up what its matrices read. An
+  // error that is added to the stream is divided by the size of the stream in the next norm. So the inputs of the last
+  // projections are, too: without that, the first token of a text, whose stream is a thousand times larger in many
+  // models, would decide the sums.
   Inputs Measure(const BlockStage& stage) {
     Inputs inputs;
+    KeptRows heads, activation;
     std::vector<Tap> taps;
-    const auto sum = [&](std::optional<InputGram>& gram, int64_t width) -> InputGram& { return gram.emplace(width); };
-    const auto tap = [&](TapPoint point, InputGram& gram) {
-      taps.push_back(
-          {stage.layer, point, [&](const Rows& rows, const Batch&) { gram.Add(job_.context, rows.host()); }});
+    const auto keep = [&](TapPoint point, KeptRows& kept) {
+      taps.push_back({stage.layer, point, [&kept](const Rows& rows, const Batch&) { kept.Set(rows); }});
     };
     if (RunsAttention(stage.halves)) {
-      sum(inputs.attention, config_.hidden);
-      tap(TapPoint::kHeads, sum(inputs.heads, config_.query_dim()));
+      inputs.attention.emplace(config_.hidden);
+      inputs.heads.emplace(config_.query_dim());
+      keep(TapPoint::kHeads, heads);
     }
     if (RunsMlp(stage.halves)) {
-      sum(inputs.mlp, config_.hidden);
-      tap(TapPoint::kActivation, sum(inputs.activation, config_.intermediate));
+      inputs.mlp.emplace(config_.hidden);
+      inputs.activation.emplace(config_.intermediate);
+      keep(TapPoint::kActivation, activation);
     }
     const BlockWeights& block = TensorsOf(*weights_, stage);
     Decoder tapped(job_.context, weights_, DepthPlan::Original(config_.layers), std::move(taps));
     const Stage only = stage;
     for (size_t b = 0; b < streams_.size(); ++b) {
       const Rows stream = streams_[b].rows();
-      if (inputs.attention) inputs.attention->Add(job_.context, NormOf(stream, block, Halves::kAttention).host());
-      if (inputs.mlp) inputs.mlp->Add(job_.context, NormOf(stream, block, Halves::kMlp).host());
-      tapped.Resume(*batches_[b], stream, {&only, 1}, /*taps_only=*/true);
+      const std::vector<float> first = FirstTokens(*batches_[b]);
+      if (inputs.attention)
+        inputs.attention->Add(job_.context, NormOf(stream, block, Halves::kAttention).host(), first);
+      if (inputs.mlp) inputs.mlp->Add(job_.context, NormOf(stream, block, Halves::kMlp).host(), first);
+      const std::vector<float> sizes = RootMeanSquares(tapped.Resume(*batches_[b], stream, {&only, 1}).host());
+      if (inputs.heads) inputs.heads->Add(job_.context, heads.rows().host(), sizes);
+      if (inputs.activation) inputs.activation->Add(job_.context, activation.rows().host(), sizes);
       job_.progress.Advance(0);
     }
     return inputs;
+  }
+
+  // The sizes by which the inputs of a half are divided. The first token of a text counts kFirstWeight times: most
+  // heads attend to it whenever they have nothing else to attend to, so that an error in its key or value reaches every
+  // token. Without that, feedback makes good for the errors of all other tokens at its cost.
+  static std::vector<float> FirstTokens(const Batch& batch) {
+    static const float size = 1 / std::sqrt(kFirstWeight);
+    std::vector<float> sizes(batch.size(), 1.0f);
+    for (int64_t s = 0; s < batch.sequences(); ++s)
+      if (batch.offsets[s] < batch.offsets[s + 1]) sizes[batch.offsets[s]] = size;
+    return sizes;
+  }
+
+  static std::vector<float> RootMeanSquares(MatrixView<const float> rows) {
+    std::vector<float> sizes(rows.rows);
+    for (int64_t i = 0; i < rows.rows; ++i) {
+      double sum = 0;
+      for (int64_t j = 0; j < rows.cols; ++j) sum += static_cast<double>(rows(i, j)) * rows(i, j);
+      sizes[i] = static_cast<float>(std::sqrt(sum / static_cast<double>(rows.cols)));
+    }
+    return sizes;
   }
 
   void Block(const BlockStage& block) {

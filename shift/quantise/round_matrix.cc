@@ -2,8 +2,10 @@
 #include "shift/quantise/round_matrix.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -18,9 +20,12 @@ namespace shiftrt {
 
 namespace {
 
-constexpr double kDamping = 0.01;
+// Damping of an input by its own mean square, because a few inputs are a thousand times larger than most; and of an
+// input that is always 0, by that of all.
+constexpr double kDamping = 0.01, kLeastDamping = 1e-6;
 constexpr int64_t kChunk = 2048;  // rows of the matrix that are rounded together
 constexpr int64_t kPanel = 256;   // columns after which the errors go to all later columns
+constexpr int kTrials = 4;        // choices of the scales of a block
 
 double SumOfSquares(MatrixView<const float> m) {
   double sum = 0;
@@ -82,29 +87,62 @@ class Rounder {
     int64_t first, end;
   };
 
-  float Target(const Row& row, int64_t j) const {
-    return rounding_ == Rounding::kFeedback ? row.w[j] + row.cost[j] / root_(j, j) : row.w[j];
-  }
+  // A block as it is rounded: its numbers corrected for earlier errors, its errors, and e V up to its last column.
+  struct Trial {
+    RoundedBlock block;
+    std::array<float, BlockGrid::kMostElements> targets, errors, costs;
+    double loss = std::numeric_limits<double>::infinity();  // the sum of costs^2
+  };
 
   bool RoundPanel(const Row& row, std::byte* out) const {
     const int64_t elements = grid_.elements(), bytes = LayoutOf(grid_.type).bytes;
-    std::array<float, BlockGrid::kMostElements> targets;
-    RoundedBlock block;
     for (int64_t at = row.first; at < row.end; at += elements) {
-      for (int64_t i = 0; i < elements; ++i) targets[i] = Target(row, at + i);
-      if (!ChooseScales(grid_, targets.data(), weights_.data() + at, block)) return false;
-      for (int64_t i = 0; i < elements; ++i) {
-        const int64_t j = at + i;
-        const int code = Nearest(grid_, block, i, Target(row, j));
-        block.codes[i] = static_cast<int8_t>(code);
-        const float error = row.w[j] - Decoded(grid_, block, i, code);
-        row.errors[j] = error;
-        const float* const v = root_.row(j);
-        for (int64_t k = j; k < row.end; ++k) row.cost[k] += error * v[k];
+      Trial best, next;
+      for (int64_t i = 0; i < elements; ++i) best.targets[i] = row.w[at + i] + Feedback(row.cost[at + i], at + i);
+      // The numbers move while the errors before them are made good, some of them out of the range of the scales, so
+      // that the scales are chosen again for the numbers as they were.
+      const int trials = rounding_ == Rounding::kFeedback ? kTrials : 1;
+      for (int trial = 0; trial < trials; ++trial) {
+        if (!Try(row, at, best.targets, next)) return false;
+        if (!(next.loss < best.loss)) break;
+        best = next;
       }
-      Pack(grid_, block, out + at / elements * bytes);
+      Commit(row, at, best);
+      Pack(grid_, best.block, out + at / elements * bytes);
     }
     return true;
+  }
+
+  float Feedback(float cost, int64_t j) const { return rounding_ == Rounding::kFeedback ? cost / root_(j, j) : 0; }
+
+  // Rounds the block from column `at` on, with scales for `numbers`.
+  bool Try(const Row& row, int64_t at, const std::array<float, BlockGrid::kMostElements>& numbers, Trial& trial) const {
+    const int64_t elements = grid_.elements();
+    if (!ChooseScales(grid_, numbers.data(), weights_.data() + at, trial.block)) return false;
+    std::copy_n(row.cost + at, elements, trial.costs.data());
+    trial.loss = 0;
+    for (int64_t i = 0; i < elements; ++i) {
+      const float w = row.w[at + i], target = w + Feedback(trial.costs[i], at + i);
+      const int code = Nearest(grid_, trial.block, i, target);
+      trial.block.codes[i] = static_cast<int8_t>(code);
+      trial.targets[i] = target;
+      trial.errors[i] = w - Decoded(grid_, trial.block, i, code);
+      const float* const v = root_.row(at + i) + at;
+      for (int64_t k = i; k < elements; ++k) trial.costs[k] += trial.errors[i] * v[k];
+      trial.loss += static_cast<double>(trial.costs[i]) * trial.costs[i];
+    }
+    return true;
+  }
+
+  // Adds the errors of a block to e V in the columns of the panel behind it.
+  void Commit(const Row& row, int64_t at, const Trial& trial) const {
+    const int64_t elements = grid_.elements();
+    std::copy_n(trial.costs.data(), elements, row.cost + at);
+    std::copy_n(trial.errors.data(), elements, row.errors + at);
+    for (int64_t i = 0; i < elements; ++i) {
+      const float* const v = root_.row(at + i);
+      for (int64_t k = at + elements; k < row.end; ++k) row.cost[k] += trial.errors[i] * v[k];
+    }
   }
 
   const Context& context_;
@@ -116,16 +154,24 @@ class Rounder {
 
 }  // namespace
 
-void InputGram::Add(const Context& context, MatrixView<const float> x) {
+void InputGram::Add(const Context& context, MatrixView<const float> x, std::span<const float> sizes) {
   constexpr int64_t kRows = 512;
-  Check(x.cols == inputs(), "inputs of width {}, expected {}", x.cols, inputs());
-  Matrix<double> wide(std::min(kRows, x.rows), x.cols);
+  const int64_t n = inputs();
+  Check(x.cols == n, "inputs of width {}, expected {}", x.cols, n);
+  Matrix<float> scaled(std::min(kRows, x.rows), n), part(n, n);
   for (int64_t first = 0; first < x.rows; first += kRows) {
     const int64_t count = std::min(kRows, x.rows - first);
     ParallelFor(context, count, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) std::copy_n(x.row(first + i), x.cols, wide.row(i));
+      for (int64_t i = begin; i < end; ++i) {
+        const float size = sizes.empty() ? 1 : sizes[first + i], factor = size > 0 ? 1 / size : 0;
+        for (int64_t j = 0; j < n; ++j) scaled(i, j) = x(first + i, j) * factor;
+      }
     });
-    linalg::AddGram(context, wide.view().Rows(0, count), gram_.view());
+    linalg::Gram(context, scaled.view().Rows(0, count), part.view());
+    ParallelFor(context, n, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t j = i; j < n; ++j) gram_(i, j) += part(i, j);
+    });
   }
 }
 
@@ -135,10 +181,10 @@ Matrix<float> InputGram::TakeRoot(const Context& context) {
   linalg::CheckFinite(gram_.view());
   double trace = 0;
   for (int64_t i = 0; i < n; ++i) trace += gram_(i, i);
-  const double damping = trace > 0 ? kDamping * trace / static_cast<double>(n) : 1;
+  const double least = trace > 0 ? kLeastDamping * trace / static_cast<double>(n) : 1;
   Matrix<double> reversed = Matrix<double>::Zeros(n, n);
   for (int64_t i = 0; i < n; ++i) {
-    gram_(i, i) += damping;
+    gram_(i, i) += kDamping * gram_(i, i) + least;
     for (int64_t j = i; j < n; ++j) reversed(n - 1 - j, n - 1 - i) = gram_(i, j);
   }
   gram_ = {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "include/shiftrt/recipe.h"
 #include "runtime/block_types.h"
@@ -15,10 +16,11 @@ namespace shiftrt {
 class InputGram {
  public:
   explicit InputGram(int64_t inputs) : gram_(Matrix<double>::Zeros(inputs, inputs)) {}
-  // Adds the rows of x (tokens, inputs). Throws Error for a number that is not finite.
-  void Add(const Context& context, MatrixView<const float> x);
+  // Adds the rows of x (tokens, inputs), each divided by its size where sizes are given. Products are in float32, and
+  // sums of 512 rows are added up in float64.
+  void Add(const Context& context, MatrixView<const float> x, std::span<const float> sizes = {});
   int64_t inputs() const { return gram_.rows(); }
-  // The upper triangular V (inputs, inputs) with V V' = Gram + kDamping * (its mean diagonal) * I. The Gram matrix is
+  // The upper triangular V (inputs, inputs) with V V' = Gram + damping of its diagonal by 1%. The Gram matrix is
   // overwritten.
   Matrix<float> TakeRoot(const Context& context);
 

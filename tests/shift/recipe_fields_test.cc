@@ -24,6 +24,7 @@ const std::map<std::string_view, std::string> kOthers = {{"prune", "angular:3,ke
                                                          {"gate", "true"},
                                                          {"heal", "down"},
                                                          {"merge", "lowrank"},
+                                                         {"quantize", "q4_0,nearest,after"},
                                                          {"seed", "7"},
                                                          {"text", "a.txt:8x32"}};
 
