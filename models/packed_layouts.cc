@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "models/packed_tensor.h"
 #include "runtime/check.h"
@@ -22,8 +23,6 @@ using Shape = std::vector<int64_t>;
 
 const Types kPlainTypes = {"F16", "BF16", "F32"}, kPowerTypes = {"U8", "F8_E8M0"}, kFloat8 = {"F8_E4M3"},
             kAnyScale = {"F32", "F16", "BF16", "F8_E8M0"};
-
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Takes the tensors of one matrix and checks their types and shapes.
 class PackedParts {
@@ -65,8 +64,8 @@ std::vector<Shape> ShapesOfScales(int64_t rows, int64_t columns) {
   return shapes;
 }
 
-int64_t GridRows(const PackedTensor& packed) { return DivideUp(packed.rows, packed.block_rows); }
-int64_t GridColumns(const PackedTensor& packed) { return DivideUp(packed.columns, packed.block_columns); }
+// 32-bit words that hold so many codes.
+int64_t WordsOf(int64_t codes, int64_t bits) { return (codes * bits + 31) / 32; }
 
 void ReadScaled(PackedParts& parts, PackedTensor& packed) {
   const QuantisedForm& form = parts.form();
@@ -74,12 +73,12 @@ void ReadScaled(PackedParts& parts, PackedTensor& packed) {
                               .tensor.bytes.data(),
                   .line_step = packed.columns};
   packed.values = form.floating ? Float8Values() : SignedBytes();
-  const std::vector<Shape> grid = ShapesOfScales(GridRows(packed), GridColumns(packed));
-  const char* const scales = parts.Has(".weight_scale_inv") ? ".weight_scale_inv" : ".weight_scale";
+  const std::vector<Shape> grid = ShapesOfScales(packed.grid_rows(), packed.grid_columns());
+  const char* const scales = parts.Has(".weight_scale") ? ".weight_scale" : form.scales;
   packed.scales = parts.Take(scales, form.power_scales ? kPowerTypes : kAnyScale, grid);
   if (!form.zero_points) return;
   packed.zeros = {.data = parts.Take(".weight_zero_point", {"I8"}, grid).tensor.bytes.data(),
-                  .line_step = GridColumns(packed)};
+                  .line_step = packed.grid_columns()};
   packed.zero_values = SignedBytes();
 }
 
@@ -87,9 +86,9 @@ void ReadScaled(PackedParts& parts, PackedTensor& packed) {
 // the next zero point where one is 0.
 void ReadGptq(PackedParts& parts, PackedTensor& packed) {
   const QuantisedForm& form = parts.form();
-  const int64_t rows = packed.rows, columns = packed.columns, groups = GridColumns(packed), bits = form.bits;
-  const int64_t words = DivideUp(rows * bits, 32);
-  packed.codes = {.data = parts.Take(".qweight", {"I32"}, {{DivideUp(columns * bits, 32), rows}}).tensor.bytes.data(),
+  const int64_t rows = packed.rows, columns = packed.columns, groups = packed.grid_columns(), bits = form.bits;
+  const int64_t words = WordsOf(rows, bits);
+  packed.codes = {.data = parts.Take(".qweight", {"I32"}, {{WordsOf(columns, bits), rows}}).tensor.bytes.data(),
                   .bits = form.bits,
                   .line_step = 4,
                   .word_step = 4 * rows};
@@ -105,8 +104,8 @@ void ReadGptq(PackedParts& parts, PackedTensor& packed) {
 }
 
 void ReadAwq(PackedParts& parts, PackedTensor& packed) {
-  const int64_t rows = packed.rows, columns = packed.columns, groups = GridColumns(packed);
-  const int64_t words = DivideUp(rows, 8);
+  const int64_t rows = packed.rows, columns = packed.columns, groups = packed.grid_columns();
+  const int64_t words = WordsOf(rows, 4);
   packed.codes = {.data = parts.Take(".qweight", {"I32"}, {{columns, words}}).tensor.bytes.data(),
                   .bits = 4,
                   .transposed = true,
@@ -129,14 +128,14 @@ void CheckShape(const PackedPart& part, const PackedTensor& packed) {
 
 void ReadWords(PackedParts& parts, PackedTensor& packed) {
   const QuantisedForm& form = parts.form();
-  const int64_t rows = packed.rows, grid = GridColumns(packed), words = DivideUp(packed.columns * form.bits, 32);
+  const int64_t rows = packed.rows, grid = packed.grid_columns(), words = WordsOf(packed.columns, form.bits);
   packed.codes = {.data = parts.Take(".weight_packed", {"I32"}, {{rows, words}}).tensor.bytes.data(),
                   .bits = form.bits,
                   .line_step = 4 * words};
   packed.values = CentredValues(form.bits);
-  packed.scales = parts.Take(".weight_scale", kPlainTypes, ShapesOfScales(GridRows(packed), grid));
+  packed.scales = parts.Take(".weight_scale", kPlainTypes, ShapesOfScales(packed.grid_rows(), grid));
   if (form.zero_points) {
-    const Shape shape = {DivideUp(GridRows(packed) * form.bits, 32), grid};
+    const Shape shape = {WordsOf(packed.grid_rows(), form.bits), grid};
     packed.zeros = {.data = parts.Take(".weight_zero_point", {"I32"}, {shape}).tensor.bytes.data(),
                     .bits = form.bits,
                     .transposed = true,
@@ -151,17 +150,17 @@ void ReadWords(PackedParts& parts, PackedTensor& packed) {
 
 void ReadFloat4(PackedParts& parts, PackedTensor& packed) {
   const bool power = parts.form().power_scales;
-  const int64_t pairs = DivideUp(packed.columns, 2);
+  const int64_t pairs = (packed.columns + 1) / 2;
   packed.codes = {.data = parts.Take(".weight_packed", {"U8"}, {{packed.rows, pairs}}).tensor.bytes.data(),
                   .bits = 4,
                   .line_step = pairs};
   packed.values = Float4Values();
-  packed.scales = parts.Take(".weight_scale", power ? kPowerTypes : kFloat8, {{packed.rows, GridColumns(packed)}});
+  packed.scales = parts.Take(".weight_scale", power ? kPowerTypes : kFloat8, {{packed.rows, packed.grid_columns()}});
   if (!power) packed.divisor = parts.Take(".weight_global_scale", {"F32"}, {{1}, {}});
 }
 
 void ReadMxBlocks(PackedParts& parts, PackedTensor& packed) {
-  const int64_t groups = GridColumns(packed), bytes = packed.block_columns / 2;
+  const int64_t groups = packed.grid_columns(), bytes = packed.block_columns / 2;
   packed.codes = {.data = parts.Take(".weight_blocks", {"U8"}, {{packed.rows, groups, bytes}}).tensor.bytes.data(),
                   .bits = 4,
                   .line_step = groups * bytes};
@@ -191,11 +190,23 @@ PackedTensor ReadForm(const LayoutRow& layout, PackedParts parts, const std::str
   packed.block_columns = form.block_columns > 0 ? form.block_columns : packed.columns;
   layout.read(parts, packed);
   packed.parts = std::move(parts).taken();
-  if (packed.scales.tensor.type == "F16") packed.expanded = DType::kFloat16;
   return packed;
 }
 
+// The name of a module from that of its weight.
+std::string ModuleOf(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
+const LayoutRow& RowOf(const QuantisedForm& form) {
+  return *std::ranges::find(kLayouts, form.layout, &LayoutRow::layout);
+}
+
 }  // namespace
+
+std::string CodesOf(const Quantisation& quantisation, const std::string& name) {
+  std::set<std::string> names;
+  for (const QuantisedForm& form : quantisation.forms) names.insert(ModuleOf(name) + RowOf(form).codes);
+  return fmt::format("{}", fmt::join(names, " or "));
+}
 
 bool IsOfActivations(std::string_view name) {
   constexpr std::string_view kEnds[] = {".input_scale",      ".input_zero_point", ".input_global_scale",
@@ -207,12 +218,11 @@ bool IsOfActivations(std::string_view name) {
 std::shared_ptr<const PackedTensor> FindPacked(const Quantisation& quantisation, const RawTensors& tensors,
                                                const std::string& where, const std::string& name,
                                                const std::vector<int64_t>& shape) {
-  constexpr std::string_view kEnd = ".weight";
-  if (!name.ends_with(kEnd) || shape.size() != 2) return nullptr;
-  const std::string module = name.substr(0, name.size() - kEnd.size());
+  if (!name.ends_with(".weight") || shape.size() != 2) return nullptr;
+  const std::string module = ModuleOf(name);
   std::optional<Error> first;
   for (const QuantisedForm& form : quantisation.forms) {
-    const LayoutRow& layout = *std::ranges::find(kLayouts, form.layout, &LayoutRow::layout);
+    const LayoutRow& layout = RowOf(form);
     const auto codes = tensors.find(module + layout.codes);
     if (codes == tensors.end() || PlainTypeOf(codes->second)) continue;
     try {

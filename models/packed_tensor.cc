@@ -12,8 +12,6 @@ namespace shiftrt {
 
 namespace {
 
-int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // 2 to the power of a byte less 127. 255 is not a number. Source: OCP Microscaling Formats, E8M0.
 float PowerScale(std::byte exponent) {
   const int power = std::to_integer<int>(exponent);
@@ -80,7 +78,7 @@ const float* Float4Values() {
 }
 
 uint32_t PackedCodes::At(int64_t row, int64_t column) const {
-  constexpr int kPlace[] = {0, 4, 1, 5, 2, 6, 3, 7};  // of each of eight codes in AWQ's order
+  constexpr int kPlace[] = {0, 4, 1, 5, 2, 6, 3, 7};  // AWQ's places of eight codes
   const int64_t line = transposed ? column : row;
   int64_t index = transposed ? row : column;
   if (awq_order) index = index / 8 * 8 + kPlace[index % 8];
@@ -102,9 +100,7 @@ int64_t PackedTensor::bytes() const {
 }
 
 PackedReader::PackedReader(const PackedTensor& packed)
-    : packed_(packed),
-      grid_rows_(DivideUp(packed.rows, packed.block_rows)),
-      grid_columns_(DivideUp(packed.columns, packed.block_columns)) {
+    : packed_(packed), grid_rows_(packed.grid_rows()), grid_columns_(packed.grid_columns()) {
   ReadScales();
   ReadZeros();
   ReadGroups();

@@ -36,18 +36,20 @@ struct PackedPart {
 };
 
 struct PackedTensor {
-  std::string type = {};              // QuantisedForm::name
-  DType expanded = DType::kBFloat16;  // the type that its elements get, unless another is asked for
+  std::string type = {};  // QuantisedForm::name
   int64_t rows = 0, columns = 0;
   PackedCodes codes = {}, zeros = {};                     // zeros.data may be null
   const float *values = nullptr, *zero_values = nullptr;  // by code
   int64_t block_rows = 1, block_columns = 1;              // the numbers with one scale
   bool scales_transposed = false;                         // scales are stored (groups of columns, rows)
-  PackedPart scales = {}, divisor = {},
-             groups = {};              // divisor, by which the scales are divided, and groups may be without data
-  std::string where = {};              // the model, for messages
-  std::vector<PackedPart> parts = {};  // everything that the file holds of the matrix
+  PackedPart scales = {};
+  PackedPart divisor = {}, groups = {};  // the scales are divided by the first; both may be absent, without a name
+  std::string where = {};                // the model, for messages
+  std::vector<PackedPart> parts = {};    // everything that the file holds of the matrix
 
+  // The rows and columns of the scales.
+  int64_t grid_rows() const { return (rows + block_rows - 1) / block_rows; }
+  int64_t grid_columns() const { return (columns + block_columns - 1) / block_columns; }
   int64_t bytes() const;  // in the file
 };
 
@@ -65,6 +67,9 @@ std::shared_ptr<const PackedTensor> FindPacked(const Quantisation& quantisation,
                                                const std::map<std::string, RawTensor>& tensors,
                                                const std::string& where, const std::string& name,
                                                const std::vector<int64_t>& shape);
+
+// The tensors of which one shows that the matrix `name` is there in one of the forms, as "A or B".
+std::string CodesOf(const Quantisation& quantisation, const std::string& name);
 
 // True for a tensor that says how activations, or the cache of keys and values, are quantised, which is not done here.
 bool IsOfActivations(std::string_view name);
@@ -84,9 +89,9 @@ class PackedReader {
   void ReadGroups();
 
   const PackedTensor& packed_;
-  int64_t grid_rows_, grid_columns_;   // of the scales
+  int64_t grid_rows_, grid_columns_;   // the sides of the scales
   std::vector<float> scales_, zeros_;  // (grid_rows_, grid_columns_)
-  std::vector<int32_t> group_;         // of each column
+  std::vector<int32_t> group_;         // the group of each column
 };
 
 }  // namespace shiftrt

@@ -60,7 +60,7 @@ std::pair<int64_t, int64_t> BlockOf(const ConfigReader& settings, const char* ke
 Forms ReadFloat8(const ConfigReader& settings) {
   const std::string type = settings.Word("fmt", "e4m3");
   Check(type == "e4m3", "{}: fmt is {}, expected e4m3; {}", settings.file(), Printable(type), kAdvice);
-  QuantisedForm form{.layout = PackedLayout::kScaled, .bits = 8, .floating = true};
+  QuantisedForm form{.layout = PackedLayout::kScaled, .bits = 8, .floating = true, .scales = ".weight_scale_inv"};
   if (settings.Has("weight_block_size")) {
     std::tie(form.block_rows, form.block_columns) = BlockOf(settings, "weight_block_size");
     return {Named("FP8", form)};

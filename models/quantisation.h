@@ -27,10 +27,11 @@ struct QuantisedForm {
   bool floating = false;  // the numbers are floating-point ones, not integers
   // Numbers with one scale: so many rows and columns of the matrix. 0: all.
   int64_t block_rows = 1, block_columns = 0;
-  bool power_scales = false;    // the scales are bytes: exponents of two, plus 127
-  bool zero_points = false;     // each scale has a zero point
-  bool zeros_less_one = false;  // zero points are stored less 1
-  bool ordered = false;         // a tensor says for each column to which group it belongs
+  const char* scales = ".weight_scale";  // the tensor of the scales in the layout kScaled
+  bool power_scales = false;             // the scales are bytes: exponents of two, plus 127
+  bool zero_points = false;              // each scale has a zero point
+  bool zeros_less_one = false;           // zero points are stored less 1
+  bool ordered = false;                  // a tensor says for each column to which group it belongs
 };
 
 // The forms of the quantised matrices; none for a model that is not quantised.

@@ -53,10 +53,11 @@ class SafetensorsCheckpoint final : public Checkpoint {
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
     if (auto packed = FindPacked(quantisation_, tensors_, directory_.string(), name, shape)) {
       for (const PackedPart& part : packed->parts) used_.insert(part.name);
-      return {packed->codes.data, BlockTypeOf(packed->expanded), shape, 0, 0, packed};
+      return {packed->codes.data, ExpandedBlocks(), shape, 0, 0, packed};
     }
     const auto found = tensors_.find(name);
-    Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name, Advice(name));
+    Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name,
+          Advice(name, shape.size() == 2));
     const RawTensor& tensor = found->second;
     Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
           fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
@@ -151,6 +152,13 @@ class SafetensorsCheckpoint final : public Checkpoint {
     }
   }
 
+  // The type of the matrices that are not quantised, which is that of the embedding table, if it has 16 bits: a GPU
+  // takes matrices of one type.
+  BlockType ExpandedBlocks() const {
+    const auto embedding = tensors_.find(std::string(kEmbeddingTensor));
+    return embedding != tensors_.end() && embedding->second.type == "F16" ? BlockType::kF16 : BlockType::kBF16;
+  }
+
   // Gives the tensors of a model that was saved from its base class, without a head, the names that they have in a
   // whole model.
   void AddPrefix() {
@@ -165,10 +173,13 @@ class SafetensorsCheckpoint final : public Checkpoint {
   }
 
   // Why a tensor may be missing, for the message that says so.
-  std::string Advice(const std::string& name) const {
+  std::string Advice(const std::string& name, bool matrix) const {
     if (Exists(directory_ / "model.safetensors") && Exists(directory_ / "model.safetensors.index.json"))
       return "; model.safetensors is read, and the shards of model.safetensors.index.json beside it are not: move away "
              "the one that is not the model";
+    if (matrix && quantisation_.any() && CodesOf(quantisation_, name) != name)
+      return fmt::format("; the quantised form, {} ({}), is missing too", CodesOf(quantisation_, name),
+                         quantisation_.Name());
     if (name == kHeadTensor)
       return "; if the head of this model is its embedding table, config.json needs \"tie_word_embeddings\": true";
     return "";

@@ -2,12 +2,10 @@
 """Makes the files under quantised/: one matrix for each way in which Hugging Face checkpoints store quantised ones.
 
 Each file has the tensors of the module `up_proj` as a checkpoint holds them, the tensor `expected`, to which the reference expands
-them in 16 bits, and in its metadata `quantization_config` of config.json. The references are transformers (FP8, MXFP4),
-compressed-tensors, GPTQModel (GPTQ) and AutoAWQ (AWQ). Where a reference does not read a form, numpy computes it, which
-`reference` in the metadata says.
+them in 16 bits, and in its metadata the `quantization_config` of config.json and the name of the reference. The references are
+transformers (FP8, MXFP4), compressed-tensors, GPTQModel (GPTQ) and AutoAWQ (AWQ). torch computes the two forms that these do not read.
 
-Whole models with a `quantization_config` of each kind go to ../fuzz/corpus/quantised/: line 1 is the configuration, line 2 the
-header of model.safetensors without the tensors that the fuzz target adds.
+The settings, the types and the shapes of each file go to ../fuzz/corpus/quantised/, in the form that the fuzz target reads.
 
 Needs torch, transformers, safetensors, compressed-tensors, gptqmodel and the sources of autoawq. Usage: make_quantised.py
 """
@@ -25,6 +23,8 @@ OUT = os.path.join(GOLDENS, "quantised")
 CORPUS = os.path.join(GOLDENS, "..", "fuzz", "corpus", "quantised")
 RANDOM = torch.Generator().manual_seed(55)
 FLOAT8, POWERS = torch.float8_e4m3fn, torch.float8_e8m0fnu
+NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
+         torch.int8: "I8", torch.uint8: "U8", FLOAT8: "F8_E4M3", POWERS: "F8_E8M0"}
 
 
 def codes(bits, *shape):
@@ -157,7 +157,7 @@ def gptq(bits, version=1, ordered=False, group=GROUP, dtype=torch.float16):
 
 
 class FakeSettings:
-    """What GPTQModel reads of its own settings."""
+    """The settings that GPTQModel reads."""
 
     def __init__(self, bits):
         self.bits, self.pack_dtype = bits, torch.int32
@@ -219,7 +219,11 @@ def main():
             expected = expected.to(torch.bfloat16)
         stored = {f"up_proj.{part}": tensor.contiguous() for part, tensor in tensors.items()}
         save_file({**stored, "expected": expected}, os.path.join(OUT, f"{name}.safetensors"),
-                  {"quantization_config": json.dumps(config), "reference": reference})
+                  {"golden": json.dumps({"quantization_config": config, "reference": reference})})
+        with open(os.path.join(CORPUS, name), "w") as file:
+            file.write(json.dumps(config) + "\n")
+            for part, tensor in tensors.items():
+                file.write(" ".join(["." + part, NAMES[tensor.dtype], *map(str, tensor.shape)]) + "\n")
         print(f"{name}: {expected.dtype}, {reference}", file=sys.stderr)
 
 

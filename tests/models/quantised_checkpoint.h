@@ -14,26 +14,27 @@ namespace shiftrt {
 
 class QuantisedCheckpoint {
  public:
-  static constexpr int64_t kRows = 16, kColumns = 64;  // of the matrix
+  static constexpr int64_t kRows = 16, kColumns = 64;  // the sides of the matrix
   static constexpr const char* kModule = "model.layers.0.mlp.up_proj";
 
   // The matrix is that of the file NAME.safetensors.
   explicit QuantisedCheckpoint(const std::string& name) {
     const std::filesystem::path file = TestDirectory() / "goldens/quantised" / (name + ".safetensors");
+    std::vector<StoredTensor> parts = ReadTensors(file);
+    const auto at = std::ranges::find(parts, "expected", &StoredTensor::name);
+    expected = std::move(*at);
+    parts.erase(at);
     WriteText(path() / "shape.json", Config().dump());
-    WriteRandomCheckpoint(path() / "shape.json", DType::kBFloat16, 3, path());
+    // Matrices expand to the type of the embedding table.
+    WriteRandomCheckpoint(path() / "shape.json", expected.dtype == "F16" ? DType::kFloat16 : DType::kBFloat16, 3,
+                          path());
     tensors = ReadTensors(path() / "model.safetensors");
     Drop(".weight");
-    for (StoredTensor& tensor : ReadTensors(file)) {
-      const size_t module = tensor.name.find('.');
-      if (module == std::string::npos) {
-        expected = std::move(tensor);
-        continue;
-      }
-      tensor.name = kModule + tensor.name.substr(module);
-      tensors.push_back(std::move(tensor));
+    for (StoredTensor& part : parts) {
+      part.name = kModule + part.name.substr(part.name.find('.'));
+      tensors.push_back(std::move(part));
     }
-    settings = nlohmann::json::parse(SafetensorsFile(file).metadata().at("quantization_config"));
+    settings = nlohmann::json::parse(SafetensorsFile(file).metadata().at("golden")).at("quantization_config");
   }
 
   const std::filesystem::path& path() const { return directory_.path(); }
