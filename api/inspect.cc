@@ -54,7 +54,8 @@ std::vector<StoredType> StoredTypesOf(const Weights& weights) {
   weights.ForEachStored([&](const std::string& /*name*/, std::span<const TensorView> parts) {
     const auto original = weights.stored.find(parts.front().data);
     const bool converted = original != weights.stored.end();
-    const std::string type = converted ? original->second.TypeName() : Name(parts.front().dtype);
+    std::string type = converted ? original->second.TypeName() : Name(parts.front().dtype);
+    if (converted && original->second.packed) type += fmt::format(", expanded to {}", Name(parts.front().dtype));
     StoredType& of = types.try_emplace(type, StoredType{type}).first->second;
     ++of.tensors;
     for (const TensorView& part : parts) of.bytes += converted ? weights.stored.at(part.data).bytes() : part.bytes();

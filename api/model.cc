@@ -79,7 +79,7 @@ int64_t LanguageModel::BytesPerToken() const { return impl_->model.plan.BytesPer
 std::string LanguageModel::WeightTypeName() const {
   const Weights& weights = *impl_->model.weights;
   const bool quantised = IsQuantised(weights.blocks.front().up.dtype);
-  return quantised ? QuantisationOf(weights.directory) : shiftrt::Name(weights.embedding.dtype);
+  return quantised ? QuantisationOf(weights) : shiftrt::Name(weights.embedding.dtype);
 }
 std::string LanguageModel::WeightsFingerprint() const { return impl_->model.weights->Fingerprint(); }
 std::string LanguageModel::PlanFingerprint() const { return impl_->model.plan.Fingerprint(); }

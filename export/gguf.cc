@@ -153,8 +153,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
                  fmt::format("{}, {} of {} blocks", original.name, original.kept.size(), original.layers));
   // Quantised tensors that were not expanded are written as they came.
   const bool as_they_came = IsQuantised(job.model.weights->blocks.front().up.dtype) && !job.settings.q8_0;
-  if (const std::string quantisation = QuantisationOf(job.model.weights->directory);
-      !quantisation.empty() && !as_they_came) {
+  if (const std::string quantisation = QuantisationOf(*job.model.weights); !quantisation.empty() && !as_they_came) {
     writer.AddText("general.description", "dequantised from " + quantisation);
     notes.push_back(NoteOfQuantisation(*job.model.weights));
   }

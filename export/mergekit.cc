@@ -44,6 +44,9 @@ std::string WhyNoModelOfMergekit(const ModelConfig& config) {
   if (!known.contains(config.family))
     return fmt::format("mergekit has no definition of family {} whose layers may be renumbered (it has of {})",
                        config.family, fmt::join(known, ", "));
+  if (config.quantisation.any())
+    return fmt::format("the original is quantised ({}), and mergekit copies tensors of 16 and 32 bits",
+                       config.quantisation.Name());
   if (config.family == "phi3" && config.tied_head)
     return "mergekit's definition of Phi-3 requires a tensor lm_head.weight, and this model's head is its embedding "
            "table";

@@ -155,7 +155,7 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
                                      : job.settings.format == "gguf"
                                          ? Name(job.model.weights->embedding.dtype)
                                          : Name(ExpandedType(job.model.weights->embedding.dtype)));
-  card += Row("dequantised from", QuantisationOf(job.model.weights->directory));
+  card += Row("dequantised from", QuantisationOf(*job.model.weights));
   card += Row("written by", "shiftrt " SHIFTRT_VERSION);
   card += Measured(how);
   card += "\n## Use\n\n" + usage;

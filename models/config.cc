@@ -231,9 +231,9 @@ Json WithDefaults(const Family& family, Json json) {
 }
 
 ModelConfig ReadAs(const Family& family, const ConfigReader& config) {
-  Check(!config.Has("quantization_config"), "{}: quantization_config: quantised weights are not supported",
-        config.file());
   ModelConfig out;
+  if (config.Has("quantization_config"))
+    out.quantisation = ParseQuantisation(config["quantization_config"], config.file() + ": quantization_config");
   out.family = family.name;
   ParseShape(config, family, out);
   out.rms_eps = config.Number(family.eps, 0, 1, 1e-6);

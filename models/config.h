@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/block_spec.h"
+#include "models/quantisation.h"
 
 namespace shiftrt {
 
@@ -52,6 +53,7 @@ struct ModelConfig {
   double rms_eps = 1e-6;       // for all norms, LayerNorm too
   RopeSpec rope, second_rope;  // BlockSpec::ropes says which layers have the second
   BlockSpec block;
+  Quantisation quantisation;
   bool tied_head = false;
   int32_t bos_token = -1;           // -1: none
   std::vector<int32_t> eos_tokens;  // may be empty
@@ -62,7 +64,7 @@ struct ModelConfig {
 
 // Parses the text of a config.json; `name` stands for the file in errors. Throws Error for invalid JSON, a missing or
 // out-of-range number, an unknown architecture, or a setting that is not supported (another activation, another rope
-// type, quantised weights): each by name.
+// type, another quantisation): each by name.
 ModelConfig ParseConfig(std::string_view text, const std::string& name);
 // The same for JSON that is parsed already, such as that of a GGUF file.
 ModelConfig ConfigFromJson(const nlohmann::json& json, const std::string& name);

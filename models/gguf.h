@@ -39,7 +39,10 @@ inline constexpr const char *kGgufEndOfText = "tokenizer.ggml.eos_token_id",
 // tensors where general.file_type names none. Empty for a model without quantised tensors, and for one that is no GGUF
 // file.
 std::string QuantisationOf(const std::filesystem::path& model);
-// A note for an export of a model whose numbers were decoded from a quantised GGUF file; empty for another model.
+// The same for the files of a loaded model; those of a Hugging Face directory have names such as "GPTQ, 4 bits, groups
+// of 128".
+std::string QuantisationOf(const Weights& weights);
+// A note for an export of a model whose numbers were decoded from quantised files; empty for another model.
 std::string NoteOfQuantisation(const Weights& weights);
 
 // Writes the metadata of an architecture that holds the model's family. `sizes`: those of each layer of the file, for

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names the quantisation of a GGUF file. Source: llama_ftype in llama.h of llama.cpp.
+// Names the quantisation of a model. Source: llama_ftype in llama.h of llama.cpp.
 #include <set>
 
 #include "models/gguf.h"
@@ -36,8 +36,15 @@ std::string QuantisationOf(const std::filesystem::path& model) {
   return fmt::format("{}", fmt::join(types, ", "));
 }
 
+std::string QuantisationOf(const Weights& weights) {
+  std::set<std::string> types;
+  for (const auto& [data, tensor] : weights.stored)
+    if (tensor.packed) types.insert(tensor.TypeName());
+  return types.empty() ? QuantisationOf(weights.directory) : fmt::format("{}", fmt::join(types, "; "));
+}
+
 std::string NoteOfQuantisation(const Weights& weights) {
-  const std::string quantisation = QuantisationOf(weights.directory);
+  const std::string quantisation = QuantisationOf(weights);
   if (quantisation.empty()) return "";
   std::string note = fmt::format(
       "The weights were dequantised from {}, and are not those of the model that was quantised.", quantisation);

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "models/checkpoint.h"
+#include "models/packed_tensor.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/host_memory.h"
@@ -37,10 +38,28 @@ struct FileRows {
   }
 };
 
+// As ForEachPiece. All rows of a range of columns come before the next range, because layouts that are packed down the
+// columns have neighbouring rows side by side.
+template <typename Use>
+void ForEachPackedPiece(const PackedTensor& packed, const Use& use) {
+  const PackedReader reader(packed);
+  const int64_t ranges = (packed.columns + kPiece - 1) / kPiece;
+  ParallelFor(Cores(), ranges * packed.rows, 16, [&](int64_t begin, int64_t end) {
+    std::array<float, kPiece> values;
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t row = piece % packed.rows, at = piece / packed.rows * kPiece;
+      const int64_t count = std::min(kPiece, packed.columns - at);
+      reader.Read(row, at, count, values.data());
+      if (!use(row * packed.columns + at, values.data(), count)) return;
+    }
+  });
+}
+
 // Calls use(first, values, count) for all elements of `tensor` in the order of the model, in pieces of float32, from
 // several threads. If use returns false, its thread skips the rest of its range.
 template <typename Use>
 void ForEachPiece(const FileTensor& tensor, const Use& use) {
+  if (tensor.packed) return ForEachPackedPiece(*tensor.packed, use);
   const FileRows rows(tensor);
   const BlockTraits& type = TraitsOf(tensor.type);
   // A short row is one piece. If rows need no reordering, they are handled as one long row.
@@ -113,7 +132,7 @@ TensorView Converted(const std::string& where, const FileTensor& tensor, Weights
   });
   if (bad.any())
     Fail("{}: element {} is {}, too large for {}", where, bad.index(), bad.value(), Name(DTypeOf<T>::value));
-  ReleasePages({tensor.data, static_cast<size_t>(tensor.bytes())});
+  for (const std::span<const std::byte> bytes : tensor.Stored()) ReleasePages(bytes);
   weights.storage.push_back(copy);
   weights.stored[copy->data()] = tensor;
   return {copy->data(), DTypeOf<T>::value, tensor.shape};
@@ -162,7 +181,7 @@ TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool h
   const DType type = MemoryType(tensor, options.dtype);
   // Quantised blocks are read byte by byte, at any address.
   const bool aligned = IsQuantised(type) || reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
-  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0;
+  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && !tensor.packed;
   if (same && tensor.interleaved_heads == 0 && aligned) return {tensor.data, type, tensor.shape};
   if (!here) return Elsewhere(tensor, type, weights);
   if (IsQuantised(type)) return Reordered(tensor, type, weights);

@@ -181,7 +181,7 @@ class FactorReader {
 
   // Reads all that the file has. `saved`: the modules that the adapter replaces as a whole.
   Lora Read(const std::vector<std::string>& saved) {
-    for (const auto& [name, type] : file_.others()) Fail("{}: tensor {} is {}", path(), name, type);
+    for (const auto& [name, tensor] : file_.others()) Fail("{}: tensor {} is {}", path(), name, tensor.type);
     Lora lora;
     lora.embedding = Table(kEmbedding);
     lora.head = Table(kHead);

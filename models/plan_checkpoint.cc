@@ -136,7 +136,8 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
     config["no_rope_layers"] = Json::array();
     for (const RopeChoice rope : block.ropes) config["no_rope_layers"].push_back(rope == RopeChoice::kNone ? 0 : 1);
   }
-  config.erase("auto_map");  // the code that it names is not copied
+  config.erase("auto_map");             // the code that it names is not copied
+  config.erase("quantization_config");  // the weights are expanded
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = Name(ExpandedType(model.weights->embedding.dtype));
   // The plan has a head of its own, or the checkpoint has one that differs from the embedding table.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 #include <system_error>
@@ -8,6 +7,7 @@
 #include "models/checkpoint.h"
 #include "models/hf_lra.h"
 #include "models/layouts.h"
+#include "models/packed_tensor.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
 
@@ -17,7 +17,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kHeadTensor = "lm_head.weight", kEmbeddingTensor = "model.embed_tokens.weight";
+constexpr std::string_view kHeadTensor = "lm_head.weight", kEmbeddingTensor = "model.embed_tokens.weight",
+                           kHeadModule = "lm_head.";
 
 // True for buffers that old exporters wrote and that are computed from the configuration instead.
 bool Ignorable(std::string_view name) {
@@ -31,10 +32,10 @@ bool Ignorable(std::string_view name) {
 class SafetensorsCheckpoint final : public Checkpoint {
  public:
   SafetensorsCheckpoint(const std::filesystem::path& directory, const ModelConfig& config)
-      : directory_(directory), blocks_(CheckpointTensors(config)) {
+      : directory_(directory), blocks_(CheckpointTensors(config)), quantisation_(config.quantisation) {
     const auto index = directory / "model.safetensors.index.json";
     if (Exists(directory / "model.safetensors")) {
-      for (const auto& [name, tensor] : Open("model.safetensors").tensors()) tensors_[name] = tensor;
+      tensors_ = TensorsOf(Open("model.safetensors"));
       LeaveTextModel();
       AddPrefix();
       return;
@@ -50,29 +51,39 @@ class SafetensorsCheckpoint final : public Checkpoint {
   std::string BlockPrefix(int64_t layer) const override { return fmt::format("model.layers.{}.", layer); }
 
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
+    if (auto packed = FindPacked(quantisation_, tensors_, directory_.string(), name, shape)) {
+      for (const PackedPart& part : packed->parts) used_.insert(part.name);
+      return {packed->codes.data, ExpandedBlocks(), shape, 0, 0, packed};
+    }
     const auto found = tensors_.find(name);
-    Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name, Advice(name));
-    const TensorView& tensor = found->second;
+    Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name,
+          Advice(name, shape.size() == 2));
+    const RawTensor& tensor = found->second;
     Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
           fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
-    Check(tensor.dtype != DType::kFloat64, "{}: tensor {} is float64, which is not supported", directory_.string(),
-          name);
+    const std::optional<DType> type = PlainTypeOf(tensor);
+    Check(type.has_value(), "{}: tensor {} is of type {}, expected F32, F16 or BF16", directory_.string(), name,
+          tensor.type);
+    Check(*type != DType::kFloat64, "{}: tensor {} is float64, which is not supported", directory_.string(), name);
     used_.insert(name);
-    return {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), tensor.shape};
+    return {tensor.bytes.data(), BlockTypeOf(*type), tensor.shape};
   }
 
   // As in transformers 5, a stored head that differs from the embedding table counts for more than tie_word_embeddings.
   bool HasTiedHead(bool config) const override {
     const auto embedding = tensors_.find("model.embed_tokens.weight"), head = tensors_.find("lm_head.weight");
-    if (!config || embedding == tensors_.end() || head == tensors_.end()) return config;
-    const TensorView &a = embedding->second, &b = head->second;
-    return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, a.bytes()) == 0;
+    if (!config || embedding == tensors_.end()) return config;
+    if (head == tensors_.end())
+      return !FindPacked(quantisation_, tensors_, directory_.string(), "lm_head.weight", embedding->second.shape);
+    const RawTensor &a = embedding->second, &b = head->second;
+    return a.type == b.type && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes);
   }
 
   void RefuseLeftOver(bool tied_head, bool adapters_beside) const override {
     for (const auto& [name, tensor] : tensors_) {
       if (adapters_beside && name.find(kHfLraTensors) != name.npos) continue;
       if (used_.contains(name) || Ignorable(name) || (tied_head && name == "lm_head.weight")) continue;
+      if (quantisation_.any() && IsOfActivations(name)) continue;
       Fail("{}: tensor {} is not one this configuration has", directory_.string(), name);
     }
   }
@@ -88,10 +99,19 @@ class SafetensorsCheckpoint final : public Checkpoint {
     auto& file = files_[name];
     if (file) return *file;
     file = std::make_shared<SafetensorsFile>(directory_ / name);
-    for (const auto& [tensor, type] : file->others())  // quantised weights, or no weights at all
-      Check(Ignorable(tensor), "{}: tensor {} is of type {}, expected F32, F16 or BF16", file->path().string(), tensor,
-            type);
+    for (const auto& [stored, tensor] : file->others())  // quantised weights, or no weights at all
+      Check(quantisation_.any() || Ignorable(stored),
+            "{}: tensor {} is of type {}, expected F32, F16 or BF16, because config.json has no quantization_config",
+            file->path().string(), stored, tensor.type);
     return *file;
+  }
+
+  // The tensors of a file. Those of other types belong to quantised matrices.
+  std::map<std::string, RawTensor> TensorsOf(const SafetensorsFile& file) const {
+    std::map<std::string, RawTensor> tensors;
+    if (quantisation_.any()) tensors.insert(file.others().begin(), file.others().end());
+    for (const auto& [name, tensor] : file.tensors()) tensors[name] = RawOf(tensor);
+    return tensors;
   }
 
   // The shards count, and not where the index says that a tensor is: transformers loads all tensors of all shards.
@@ -121,15 +141,22 @@ class SafetensorsCheckpoint final : public Checkpoint {
 
   // A tensor in two shards makes the checkpoint invalid.
   void TakeShards() {
-    std::map<std::string_view, std::string_view> owner;
+    std::map<std::string, std::string_view> owner;
     for (const auto& [shard, file] : files_) {
-      for (const auto& [name, tensor] : file->tensors()) {
+      for (auto& [name, tensor] : TensorsOf(*file)) {
         const auto [at, fresh] = owner.emplace(name, shard);
         Check(fresh || Ignorable(name), "{}: tensor {} is in {} and in {}", directory_.string(), name, at->second,
               shard);
         tensors_[name] = tensor;
       }
     }
+  }
+
+  // The type of the matrices that are not quantised, which is that of the embedding table, if it has 16 bits: a GPU
+  // takes matrices of one type.
+  BlockType ExpandedBlocks() const {
+    const auto embedding = tensors_.find(std::string(kEmbeddingTensor));
+    return embedding != tensors_.end() && embedding->second.type == "F16" ? BlockType::kF16 : BlockType::kBF16;
   }
 
   // Gives the tensors of a model that was saved from its base class, without a head, the names that they have in a
@@ -139,17 +166,20 @@ class SafetensorsCheckpoint final : public Checkpoint {
     if (tensors_.contains(std::string(kEmbeddingTensor)) ||
         !tensors_.contains(std::string(kEmbeddingTensor.substr(kPrefix.size()))))
       return;
-    std::map<std::string, TensorView> named;
+    std::map<std::string, RawTensor> named;
     for (const auto& [name, tensor] : tensors_)
-      named[name == kHeadTensor ? name : std::string(kPrefix) + name] = tensor;
+      named[name.starts_with(kHeadModule) ? name : std::string(kPrefix) + name] = tensor;
     tensors_ = std::move(named);
   }
 
   // Why a tensor may be missing, for the message that says so.
-  std::string Advice(const std::string& name) const {
+  std::string Advice(const std::string& name, bool matrix) const {
     if (Exists(directory_ / "model.safetensors") && Exists(directory_ / "model.safetensors.index.json"))
       return "; model.safetensors is read, and the shards of model.safetensors.index.json beside it are not: move away "
              "the one that is not the model";
+    if (matrix && quantisation_.any() && CodesOf(quantisation_, name) != name)
+      return fmt::format("; the quantised form, {} ({}), is missing too", CodesOf(quantisation_, name),
+                         quantisation_.Name());
     if (name == kHeadTensor)
       return "; if the head of this model is its embedding table, config.json needs \"tie_word_embeddings\": true";
     return "";
@@ -164,13 +194,13 @@ class SafetensorsCheckpoint final : public Checkpoint {
     };
     const bool before = std::any_of(tensors_.begin(), tensors_.end(), begins(kBefore));
     if (!before && std::none_of(tensors_.begin(), tensors_.end(), begins(kInside))) return;
-    std::map<std::string, TensorView> text;
+    std::map<std::string, RawTensor> text;
     for (const auto& [name, tensor] : tensors_) {
       if (before && name.starts_with(kBefore)) {
         text[name.substr(kBefore.size())] = tensor;
       } else if (!before && name.starts_with(kInside)) {
         text["model." + name.substr(kInside.size())] = tensor;
-      } else if (name == "lm_head.weight") {
+      } else if (name.starts_with(kHeadModule)) {
         text[name] = tensor;
       } else {
         const bool of_images =
@@ -185,8 +215,9 @@ class SafetensorsCheckpoint final : public Checkpoint {
 
   std::filesystem::path directory_;
   std::vector<CheckpointTensor> blocks_;
+  Quantisation quantisation_;
   std::map<std::string, std::shared_ptr<SafetensorsFile>> files_;
-  std::map<std::string, TensorView> tensors_;
+  std::map<std::string, RawTensor> tensors_;
   std::set<std::string> used_;
 };
 

@@ -9,6 +9,7 @@
 #include "models/checkpoint.h"
 #include "models/families.h"
 #include "models/gguf.h"
+#include "models/packed_tensor.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/host_memory.h"
@@ -55,6 +56,23 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const Mod
   if (config.block.norm_bias) shapes.push_back({"model.norm.bias", {config.hidden}});
   if (!config.tied_head) shapes.push_back({"lm_head.weight", {config.vocab, config.hidden}});
   return shapes;
+}
+
+int64_t FileTensor::bytes() const {
+  if (packed) return packed->bytes() * shape[0] / packed->rows;
+  return elements() / TraitsOf(type).elements * TraitsOf(type).bytes;
+}
+
+const char* FileTensor::TypeName() const {
+  if (packed) return packed->type.c_str();
+  return PlainType(type) ? Name(*PlainType(type)) : TraitsOf(type).name;
+}
+
+std::vector<std::span<const std::byte>> FileTensor::Stored() const {
+  if (!packed) return {{data, static_cast<size_t>(bytes())}};
+  std::vector<std::span<const std::byte>> spans;
+  for (const PackedPart& part : packed->parts) spans.push_back(part.tensor.bytes);
+  return spans;
 }
 
 void Weights::ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const {
@@ -130,14 +148,15 @@ std::string Weights::Fingerprint() const {
   ForEach([&](const std::string& name, const TensorView& tensor) {
     const auto original = stored.find(tensor.data);
     const bool converted = original != stored.end();
-    const int64_t size = converted ? original->second.bytes() : tensor.bytes(), block = std::min(size, kBlock);
-    const void* const data = converted ? original->second.data : tensor.data;
-    const std::span bytes(static_cast<const std::byte*>(data), static_cast<size_t>(size));
-    summary += fmt::format("\n{} {} {}", name, converted ? original->second.TypeName() : Name(tensor.dtype),
-                           fmt::join(tensor.shape, "x"));
-    for (int64_t i = 0; i < kBlocks; ++i)  // from the first to the last of the tensor
-      summary += " " + HashHex(bytes.subspan((size - block) * i / (kBlocks - 1), block));
-    if (split()) ReleasePages(bytes);  // otherwise they would count as memory of this process
+    const FileTensor whole{static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), tensor.shape};
+    const FileTensor& in_file = converted ? original->second : whole;
+    summary += fmt::format("\n{} {} {}", name, in_file.TypeName(), fmt::join(tensor.shape, "x"));
+    for (const std::span<const std::byte> bytes : in_file.Stored()) {
+      const auto size = static_cast<int64_t>(bytes.size()), block = std::min(size, kBlock);
+      for (int64_t i = 0; i < kBlocks; ++i)  // from the first to the last of the tensor
+        summary += " " + HashHex(bytes.subspan((size - block) * i / (kBlocks - 1), block));
+      if (split()) ReleasePages(bytes);  // otherwise they would count as memory of this process
+    }
   });
   return HashHex(summary);
 }

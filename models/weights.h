@@ -37,6 +37,7 @@ struct BlockWeights {
 };
 
 class Progress;
+struct PackedTensor;
 
 // A tensor as its file holds it.
 struct FileTensor {
@@ -48,10 +49,16 @@ struct FileTensor {
   int64_t interleaved_heads = 0;
   float offset = 0;  // added to each element when it is read
 
+  // Not null: the file holds codes and scales (models/packed_tensor.h), and `type` is the one to which they expand.
+  std::shared_ptr<const PackedTensor> packed = nullptr;
+
   int64_t elements() const { return TensorView{nullptr, DType::kFloat32, shape}.elements(); }
-  int64_t bytes() const { return elements() / TraitsOf(type).elements * TraitsOf(type).bytes; }
-  // "float32", "Q4_K".
-  const char* TypeName() const { return PlainType(type) ? Name(*PlainType(type)) : TraitsOf(type).name; }
+  // In the file. Rows of a packed tensor have their share of its bytes.
+  int64_t bytes() const;
+  // "float32", "Q4_K", "GPTQ, 4 bits, groups of 128".
+  const char* TypeName() const;
+  // The bytes of the file; for rows of a packed tensor, those of the whole tensor.
+  std::vector<std::span<const std::byte>> Stored() const;
 };
 
 struct Weights {

@@ -40,6 +40,7 @@ constexpr StoredType kStoredTypes[] = {
     {"BOOL", 1, {}},
     {"F8_E4M3", 1, {}},
     {"F8_E5M2", 1, {}},
+    {"F8_E8M0", 1, {}},
 };
 
 const char* StoredName(DType dtype) {
@@ -106,10 +107,21 @@ void ReadPieces(const NamedTensor& tensor, const Use& use) {
 
 }  // namespace
 
+std::optional<DType> PlainTypeOf(const RawTensor& tensor) {
+  for (const StoredType& type : kStoredTypes)
+    if (tensor.type == type.name) return type.dtype;
+  return std::nullopt;
+}
+
+RawTensor RawOf(const TensorView& tensor) {
+  return {StoredName(tensor.dtype),
+          tensor.shape,
+          {static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())}};
+}
+
 std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
     std::span<const std::byte> bytes, const std::string& name,
-    std::map<std::string, std::string, std::less<>>* metadata,
-    std::map<std::string, std::string, std::less<>>* others) {
+    std::map<std::string, std::string, std::less<>>* metadata, std::map<std::string, RawTensor, std::less<>>* others) {
   Check(bytes.size() >= 8, "{}: {} bytes are too few for a safetensors file", name, bytes.size());
   uint64_t header_size = 0;
   for (int i = 7; i >= 0; --i) header_size = header_size << 8 | static_cast<uint64_t>(bytes[i]);
@@ -148,7 +160,8 @@ std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
     if (entry.type->dtype) {
       tensors[entry.name] = {data.data() + entry.begin, *entry.type->dtype, entry.shape};
     } else if (others != nullptr) {
-      (*others)[entry.name] = entry.type->name;
+      const std::span stored = data.subspan(entry.begin, static_cast<size_t>(entry.end - entry.begin));
+      (*others)[entry.name] = {entry.type->name, entry.shape, stored};
     }
   }
   Check(static_cast<uint64_t>(covered) == data.size(), "{}: the tensors cover {} of {} data bytes", name, covered,

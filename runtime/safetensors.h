@@ -5,6 +5,8 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,16 @@
 #include "runtime/tensor.h"
 
 namespace shiftrt {
+
+// A tensor as a file stores it, of any type.
+struct RawTensor {
+  std::string type;  // as the header spells it: "I32", "F8_E4M3"
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+RawTensor RawOf(const TensorView& tensor);
+// The type of its elements; empty if it is not in DType.
+std::optional<DType> PlainTypeOf(const RawTensor& tensor);
 
 // A mapped file and the views into it. Every number in the header is checked before it is used: header at most 100 MB
 // and starting with '{', no duplicate names, known dtypes, shape products without overflow, ranges contiguous, disjoint
@@ -22,8 +34,8 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::filesystem::path& path);
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
-  // Tensors whose type is not in DType, with the name of that type ("I32").
-  const std::map<std::string, std::string, std::less<>>& others() const { return others_; }
+  // Tensors whose type is not in DType.
+  const std::map<std::string, RawTensor, std::less<>>& others() const { return others_; }
   const std::filesystem::path& path() const { return file_.path(); }
 
   // Checks the header of a file in memory (called by the fuzzer) and returns views into it. Errors call the file
@@ -31,12 +43,13 @@ class SafetensorsFile {
   static std::map<std::string, TensorView, std::less<>> Parse(
       std::span<const std::byte> bytes, const std::string& name,
       std::map<std::string, std::string, std::less<>>* metadata,
-      std::map<std::string, std::string, std::less<>>* others = nullptr);
+      std::map<std::string, RawTensor, std::less<>>* others = nullptr);
 
  private:
   MappedFile file_;
   std::map<std::string, TensorView, std::less<>> tensors_;
-  std::map<std::string, std::string, std::less<>> metadata_, others_;
+  std::map<std::string, std::string, std::less<>> metadata_;
+  std::map<std::string, RawTensor, std::less<>> others_;
 };
 
 struct NamedTensor {

@@ -24,7 +24,7 @@ function(shiftrt_fuzz name)
   endif()
 endfunction()
 
-foreach(name adapted config gguf hf_lra lora)
+foreach(name adapted config gguf hf_lra lora quantised)
   shiftrt_fuzz(${name})
 endforeach()
 foreach(name json parquet safetensors)

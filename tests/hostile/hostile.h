@@ -114,7 +114,7 @@ Change NanAtTheEnd(const char* file) {
     WriteText(directory / file, bytes);
   };
 }
-inline Change Set(const char* file, const char* pointer, Json value) {
+inline Change Set(const char* file, const std::string& pointer, Json value) {
   return [=](const fs::path& directory) {
     Json json = Json::parse(ReadFile(directory / file));
     json[Json::json_pointer(pointer)] = value;

@@ -12,6 +12,7 @@
 #include "tests/models/checkpoint_files.h"
 #include "tests/models/fixtures.h"
 #include "tests/models/gguf_files.h"
+#include "tests/models/quantised_checkpoint.h"
 
 namespace shiftrt::hostile {
 namespace {
@@ -96,6 +97,44 @@ TEST(HostileModels, Config) {
         {kFile, "intermediate_size is \"99", "expected a whole number"}},
        {"an epsilon of 10 MB of text", set("/rms_norm_eps", std::string(10'000'000, '9')), {kFile, "rms_norm_eps"}},
        {"a key without meaning", set("/transformers_version", "9.9"), {}}});
+}
+
+void MakeQuantised(const fs::path& directory) {
+  const QuantisedCheckpoint checkpoint("gptq4_ordered");
+  checkpoint.Write();
+  for (const char* file : {"config.json", "model.safetensors"}) fs::copy(checkpoint.path() / file, directory / file);
+}
+
+const Reader kQuantised = {MakeQuantised, [](const fs::path& directory) {
+                             return LoadWeights(directory, {.check_finite = true})->Fingerprint();
+                           }};
+
+TEST(HostileModels, Quantised) {
+  static constexpr const char *kFile = "config.json", *kWeights = "model.safetensors";
+  const auto set = [&](const std::string& pointer, const Json& value) {
+    return Set(kFile, ("/quantization_config" + pointer).c_str(), value);
+  };
+  const std::string long_word(10'000'000, 'x');
+  CheckReader(
+      kQuantised,
+      {{"settings that are a list", set("", Json::array({4})), {kFile, "quantization_config is [4]"}},
+       {"no settings", set("", nullptr), {kWeights, "I32", "quantization_config"}},
+       {"a method of 10 MB", set("/quant_method", long_word), {kFile, "xxx", "not supported"}},
+       {"a method that a terminal obeys", set("/quant_method", "\x1b[2Jx"), {kFile, "\\x1b[2Jx"}},
+       {"a format of 10 MB", set("/checkpoint_format", long_word), {kFile, "xxx", "gptq_v2"}},
+       {"2^62 bits", set("/bits", int64_t{1} << 62), {kFile, "bits"}},
+       {"a fraction of a bit", set("/bits", 4.5), {kFile, "bits", "4.5"}},
+       {"bits as text", set("/bits", "4"), {kFile, "bits", "expected a whole number"}},
+       {"more bits than the file has", set("/bits", 8), {"up_proj.qweight", "[8, 16]", "expected [16, 16]"}},
+       {"groups wider than the matrix", set("/group_size", 4096), {"up_proj.qzeros", "expected [1, 2]"}},
+       {"no group size", set("/group_size", nullptr), {kFile, "group_size is missing"}},
+       {"an order that is no flag", set("/desc_act", "yes"), {kFile, "desc_act", "true or false"}},
+       {"a file that ends in its data", Cut(kWeights, 0.9), {kWeights, "ends at byte"}},
+       {"a part of another name", Replaced(kWeights, "proj.qzeros", "proj.qzeroz"), {"up_proj.qzeros is missing"}},
+       {"a part of another type",
+        Replaced(kWeights, "\"I32\"", "\"U32\""),
+        {"up_proj.", "is of type U32, expected I32"}},
+       {"a setting without meaning", set("/meta", {{"quantizer", "x"}}), {}}});
 }
 
 void MakeGguf(const fs::path& directory) { WriteText(directory / "model.gguf", GgufModel(*GoldenWeights("llama2"))); }

@@ -42,6 +42,8 @@ inline std::vector<StoredTensor> ReadTensors(const std::filesystem::path& path) 
     const char* dtype = t.dtype == DType::kFloat32 ? "F32" : t.dtype == DType::kFloat16 ? "F16" : "BF16";
     tensors.push_back({name, dtype, t.shape, {static_cast<const char*>(t.data), static_cast<size_t>(t.bytes())}});
   }
+  for (const auto& [name, t] : file.others())
+    tensors.push_back({name, t.type, t.shape, {reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size()}});
   return tensors;
 }
 
