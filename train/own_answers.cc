@@ -141,7 +141,10 @@ class Answering {
       const OwnAnswer* const answer = file_.Find(i);
       if (answer == nullptr || (limit > 0 && answer->seconds > limit)) continue;
       chosen.seconds = std::max(chosen.seconds, answer->seconds);
-      if (!answer->empty()) chosen.answers.push_back(*answer);
+      if (answer->empty())
+        ++chosen.without;
+      else
+        chosen.answers.push_back(*answer);
     }
     if (limit > 0 && file_.size() < job_.prompts) chosen.seconds = limit;
     return chosen;

@@ -48,9 +48,10 @@ struct AnswerJob {
 
 struct OwnAnswers {
   std::vector<OwnAnswer> answers = {};  // in the order of the prompts, without empty ones
+  int64_t without = 0;                  // prompts without an answer
   double seconds = 0;                   // the time that generating them took, whenever it was
 
-  friend auto FieldsOf(OwnAnswers& o) { return std::tie(o.answers, o.seconds); }
+  friend auto FieldsOf(OwnAnswers& o) { return std::tie(o.answers, o.without, o.seconds); }
 };
 
 // Has the original model, whose blocks must all be there, answer prompts in the order of their numbers. The answer to a

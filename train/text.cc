@@ -260,9 +260,12 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
   texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.names(), taken, settings.length);
   if (const int64_t documents = sequences.documents(); documents > 0)
     texts.accounting = fmt::format("{} document{}; ", documents, documents == 1 ? "" : "s");
-  for (const OwnAnswers& own : answers)
+  for (const OwnAnswers& own : answers) {
     texts.accounting +=
-        fmt::format("{} answers of the original model, written in {:.0f} s; ", own.answers.size(), own.seconds);
+        fmt::format("{} answers of the original model, written in {:.0f} s", own.answers.size(), own.seconds);
+    if (own.without > 0) texts.accounting += fmt::format(", and none to {} prompts", own.without);
+    texts.accounting += "; ";
+  }
   texts.accounting += fmt::format("{} sequences with {} tokens, {} of them predicted; {} for validation", taken,
                                   texts.training.tokens.size(), texts.training.targets(), texts.validation.sequences());
   if (!settings.validation_text.empty()) texts.accounting += fmt::format(" from {}", settings.validation_text);
