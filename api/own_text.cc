@@ -74,7 +74,7 @@ class Prompts {
   std::vector<size_t> order_;
 };
 
-// How many answers the text must have. `all`: the shares of all own texts together.
+// Computes how many answers the text must have. `all`: the shares of all own texts together.
 AnswersWanted WantedOf(const FinetuneSettings& settings, double share, double all) {
   const auto part = [&](int64_t count) { return std::llround(std::ceil(share * static_cast<double>(count))); };
   AnswersWanted wanted;

@@ -50,6 +50,7 @@ class Answering {
 
   OwnAnswers Run() {
     if (!Enough()) {
+      written_ = tokens_;
       begun_ = Done();
       job_.progress.Begin("answers of the original model", Total() - begun_);
       while (!Enough() && GenerateSome()) continue;
@@ -72,17 +73,18 @@ class Answering {
     return prompts_ == job_.prompts || job_.wanted.Suffice(count_, tokens_);
   }
 
-  // The units of progress: seconds, tokens or prompts.
+  // The units of progress: seconds, tokens or prompts. Tokens that are held out are estimated, at a quarter of the
+  // length for each answer.
   int64_t Total() const {
-    if (job_.wanted.seconds > 0) return std::llround(std::ceil(job_.wanted.seconds));
-    return job_.wanted.tokens > 0      ? job_.wanted.tokens
-           : job_.wanted.sequences > 0 ? job_.wanted.sequences
-                                       : job_.prompts;
+    const AnswersWanted& wanted = job_.wanted;
+    if (wanted.seconds > 0) return std::llround(std::ceil(wanted.seconds));
+    if (wanted.tokens > 0)
+      return wanted.tokens + std::min(wanted.tokens, wanted.heldout * job_.length) / (kHeldoutShare - 1);
+    return wanted.sequences > 0 ? wanted.sequences + wanted.heldout : job_.prompts;
   }
   int64_t Done() const {
-    const AnswersWanted& wanted = job_.wanted;
-    if (wanted.seconds > 0) return std::min<int64_t>(Total(), std::llround(clock_));
-    return std::min(Total(), wanted.tokens > 0 ? tokens_ : wanted.sequences > 0 ? count_ : prompts_);
+    if (job_.wanted.seconds > 0) return std::min<int64_t>(Total(), std::llround(clock_));
+    return std::min(Total(), job_.wanted.tokens > 0 ? written_ : file_.size());
   }
 
   // Answers the next prompts that have no answer, or those that there is time for. Returns false if all have one.
@@ -116,6 +118,10 @@ class Answering {
     request.batch = RepliesTogether(job_.model.weights->config, original_, job_.length, kTogether);
     request.numbers = numbers;
     request.on_stop = [&](size_t i, int32_t token) { ends[i] = token; };
+    request.on_token = [&](size_t, int32_t) {
+      ++written_;
+      return true;
+    };
     request.enough = [&] {
       clock_ = before + SecondsSince(start);
       const bool enough = Enough();
@@ -125,6 +131,7 @@ class Answering {
     };
     GenerateMany(*decoder_, prompts, request, [&](size_t i, Tokens reply) {
       OwnAnswer answer = {prompts[i], std::ssize(prompts[i]), before + SecondsSince(start)};
+      written_ += answer.prompt;
       // A reply of no token has nothing to learn from but its end.
       if (!reply.empty()) {
         answer.tokens.insert(answer.tokens.end(), reply.begin(), reply.end());
@@ -157,6 +164,7 @@ class Answering {
   std::vector<int32_t> stop_;
   std::optional<Decoder> decoder_;
   int64_t prompts_ = 0, count_ = 0, tokens_ = 0;  // the first prompts have answers: so many, with so many tokens
+  int64_t written_ = 0;                           // tokens of all answers, those in progress among them
   int64_t begun_ = 0, reported_ = 0;              // units of progress before this call, and reported since
 };
 

@@ -55,7 +55,7 @@ struct Source {
   }
 
   std::filesystem::path file;
-  double share;           // of the tokens; 0: the documents come as they are mixed
+  double share;           // its share of the tokens; 0: the documents of all texts come as they are mixed
   const OwnAnswers* own;  // null for a file
   Documents documents;
   std::vector<int32_t> whole;  // the tokens of a single document
