@@ -105,11 +105,7 @@ class Answering {
     return !prompts.empty();
   }
 
-  void Generate(std::span<const int64_t> numbers, std::span<const Tokens> prompts) {
-    if (!decoder_) decoder_.emplace(job_.context, job_.model.weights, original_);
-    const auto start = std::chrono::steady_clock::now();
-    const double before = clock_;
-    std::vector<int32_t> ends(prompts.size(), -1);
+  ManyRequest Request(std::span<const int64_t> numbers) const {
     ManyRequest request;
     request.max_tokens = AnswerTokens(job_);
     request.sampling.temperature = kAnswerTemperature;
@@ -117,6 +113,15 @@ class Answering {
     request.stop = stop_;
     request.batch = RepliesTogether(job_.model.weights->config, original_, job_.length, kTogether);
     request.numbers = numbers;
+    return request;
+  }
+
+  void Generate(std::span<const int64_t> numbers, std::span<const Tokens> prompts) {
+    if (!decoder_) decoder_.emplace(job_.context, job_.model.weights, original_);
+    const auto start = std::chrono::steady_clock::now();
+    const double before = clock_;
+    std::vector<int32_t> ends(prompts.size(), -1);
+    ManyRequest request = Request(numbers);
     request.on_stop = [&](size_t i, int32_t token) { ends[i] = token; };
     request.on_token = [&](size_t, int32_t) {
       ++written_;
@@ -129,16 +134,19 @@ class Answering {
       job_.progress.Advance(done - std::exchange(reported_, done));
       return enough;
     };
-    GenerateMany(*decoder_, prompts, request, [&](size_t i, Tokens reply) {
-      OwnAnswer answer = {prompts[i], std::ssize(prompts[i]), before + SecondsSince(start)};
-      written_ += answer.prompt;
-      // A reply of no token has nothing to learn from but its end.
-      if (!reply.empty()) {
-        answer.tokens.insert(answer.tokens.end(), reply.begin(), reply.end());
-        if (ends[i] >= 0) answer.tokens.push_back(ends[i]);
-      }
-      file_.Add(numbers[i], std::move(answer));
+    GenerateMany(*decoder_, prompts, request, [&](size_t i, const Tokens& reply) {
+      file_.Add(numbers[i], AnswerOf(prompts[i], reply, ends[i], before + SecondsSince(start)));
+      written_ += std::ssize(prompts[i]);
     });
+  }
+
+  // A reply of no token has nothing to learn from but its end, and makes an empty answer.
+  static OwnAnswer AnswerOf(const Tokens& prompt, const Tokens& reply, int32_t end, double seconds) {
+    OwnAnswer answer = {prompt, std::ssize(prompt), seconds};
+    if (reply.empty()) return answer;
+    answer.tokens.insert(answer.tokens.end(), reply.begin(), reply.end());
+    if (end >= 0) answer.tokens.push_back(end);
+    return answer;
   }
 
   OwnAnswers Chosen() const {
