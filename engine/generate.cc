@@ -154,12 +154,14 @@ GenerationTotals GenerateMany(Decoder& decoder, std::span<const std::vector<int3
     CheckInterrupted();
     if (request.enough && request.enough()) break;
     for (; begun < prompts.size() && std::ssize(replies) < request.batch; ++begun) {
+      if (request.more && !request.more()) break;
       const std::vector<int32_t>& prompt = prompts[begun];
       const int64_t capacity = std::ssize(prompt) + request.max_tokens;
       const uint64_t number = request.numbers.empty() ? begun : static_cast<uint64_t>(request.numbers[begun]);
       replies.push_back({begun, KvCache(decoder.config(), decoder.plan(), capacity), Random(request.seed + number),
                          std::span(prompt)});
     }
+    if (replies.empty()) break;
     std::vector<CachedTokens> step;
     int64_t room = kPromptTokensOfAStep;
     for (Reply& reply : replies) {

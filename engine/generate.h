@@ -71,6 +71,8 @@ struct ManyRequest {
   std::span<const int64_t> numbers = {};
   // Asked before each step. Once it returns true, the call ends, and replies in progress are dropped. May be empty.
   std::function<bool()> enough = {};
+  // Asked before each prompt is begun. If it returns false, the call ends with the replies in progress. May be empty.
+  std::function<bool()> more = {};
 };
 // Replies to every prompt as Generate() does, several at once: a reply that ends makes room for the next prompt, whose
 // tokens are computed beside the next tokens of the other replies. Calls `on_reply` with the index of a prompt and its

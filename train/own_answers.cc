@@ -134,9 +134,18 @@ class Answering {
       job_.progress.Advance(done - std::exchange(reported_, done));
       return enough;
     };
+    // Once the answers in progress are probably enough, no more are begun: the first ones must be waited for anyway.
+    int64_t begun = 0, ended = 0;
+    request.more = [&] {
+      const bool enough = job_.wanted.seconds == 0 && job_.wanted.Suffice(file_.size() + begun - ended, written_);
+      if (enough && begun >= request.batch) return false;
+      ++begun;
+      return true;
+    };
     GenerateMany(*decoder_, prompts, request, [&](size_t i, const Tokens& reply) {
       file_.Add(numbers[i], AnswerOf(prompts[i], reply, ends[i], before + SecondsSince(start)));
       written_ += std::ssize(prompts[i]);
+      ++ended;
     });
   }
 
