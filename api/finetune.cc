@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "api/impl.h"
+#include "api/own_text.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/parse.h"
 #include "runtime/processes.h"
+#include "text/mixture.h"
 #include "train/finetune.h"
 
 namespace shiftrt {
@@ -51,8 +53,9 @@ void CheckSettings(const FinetuneSettings& settings) {
               settings.budget.tokens);
 }
 
-// The settings with the text that an empty one stands for, and sequences that the model takes.
+// The settings, checked, with the text that an empty one stands for, and sequences that the model takes.
 FinetuneSettings WithText(FinetuneSettings settings, const Model& model) {
+  CheckSettings(settings);
   if (settings.text.empty()) {
     const std::filesystem::path beside = model.directory / "calibration.txt";
     if (!Exists(beside))
@@ -107,10 +110,12 @@ Schedule ScheduleOf(const FinetuneSettings& settings, const TrainingText& text, 
 
 // A training whose settings, text and length are known to go together.
 struct Prepared {
-  Prepared(const Model& model, const FinetuneSettings& given) {
-    CheckSettings(given);
-    settings = WithText(given, model);
-    texts = LoadTrainingTexts(settings, model.RequireTokenizer());
+  Prepared(const Model& model, FinetuneSettings given, std::span<const OwnAnswers> answers = {})
+      : settings(std::move(given)) {
+    // The time that answers have taken is a part of the budget.
+    for (const OwnAnswers& own : answers)
+      if (settings.budget.seconds > 0) settings.budget.seconds -= own.seconds;
+    texts = LoadTrainingTexts(settings, model.RequireTokenizer(), answers);
     schedule = ScheduleOf(settings, texts.training, model.weights->config.hidden);
     if (settings.keep_best && texts.validation.sequences() == 0)
       FailUsage(Field("keep_best"), "the best state is known by its validation loss; hold some sequences out");
@@ -197,7 +202,13 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
 
 void CheckFinetune(const LanguageModel& model, const FinetuneSettings& settings) {
   const Model& original = model.impl().model;
-  CheckTrained(original, Prepared(original, settings).settings);
+  const FinetuneSettings checked = WithText(settings, original);
+  CheckTrained(original, checked);
+  if (HasOwnTexts(checked.text)) {
+    CheckOwnTexts(original, checked);
+  } else {
+    [[maybe_unused]] const Prepared throws_if_unfit(original, checked);
+  }
 }
 
 FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
@@ -205,7 +216,11 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
   const Model& original = model.impl().model;
   const Context context = MakeContext(resources).ReducedPrecision();
   const auto turn = context.TakeTurn();
-  const Prepared prepared(original, settings);
+  const FinetuneSettings checked = WithText(settings, original);
+  CheckTrained(original, checked);  // before answers are generated
+  std::vector<OwnAnswers> answers;
+  if (HasOwnTexts(checked.text)) answers = AnswerOwnTexts(original, checked, context, observer);
+  const Prepared prepared(original, checked, answers);
   const auto& [training, texts, schedule] = prepared;
   context.processes->CheckSame("training text (hash)", texts.hash);
   TrainingOutline outline = {.text = texts.source,

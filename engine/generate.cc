@@ -21,6 +21,9 @@ constexpr size_t kPrefillChunk = 512;
 // Tokens of prompts that are computed in one step, beside the next tokens of all replies.
 constexpr int64_t kPromptTokensOfAStep = 2048;
 
+// The caches of the replies that are generated together take at most this memory, unless one alone takes more.
+constexpr int64_t kCacheBytes = int64_t{4} << 30;
+
 // A step that was started before the token it continues was known. The cache forgets it unless it is accepted.
 struct Ahead {
   explicit Ahead(KvCache& cache) : cache(cache) {}
@@ -118,6 +121,19 @@ GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int
   return Continue(decoder, cache, prompt, {max_tokens, sampling, seed, stop, on_token});
 }
 
+std::string ComputedBy(const Context& context, const Model& model, const DepthPlan& plan) {
+  const std::string unit = context.device == Device::kCuda           ? "cuda"
+                           : context.products == Products::kBFloat16 ? fmt::format("{}+bfloat16", Name(context.isa))
+                                                                     : Name(context.isa);
+  return fmt::format("{} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype), unit,
+                     plan.Fingerprint());
+}
+
+int64_t RepliesTogether(const ModelConfig& config, const DepthPlan& plan, int64_t positions, int64_t most) {
+  const int64_t position = 2 * plan.attention_blocks() * config.kv_dim() * static_cast<int64_t>(sizeof(float));
+  return std::clamp(kCacheBytes / std::max<int64_t>(positions * position, 1), int64_t{1}, most);
+}
+
 GenerationTotals GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
                               const ManyRequest& request,
                               const std::function<void(size_t, std::vector<int32_t>)>& on_reply) {
@@ -136,12 +152,16 @@ GenerationTotals GenerateMany(Decoder& decoder, std::span<const std::vector<int3
   size_t begun = 0;
   while (begun < prompts.size() || !replies.empty()) {
     CheckInterrupted();
+    if (request.enough && request.enough()) break;
     for (; begun < prompts.size() && std::ssize(replies) < request.batch; ++begun) {
+      if (request.more && !request.more()) break;
       const std::vector<int32_t>& prompt = prompts[begun];
       const int64_t capacity = std::ssize(prompt) + request.max_tokens;
-      replies.push_back({begun, KvCache(decoder.config(), decoder.plan(), capacity), Random(request.seed + begun),
+      const uint64_t number = request.numbers.empty() ? begun : static_cast<uint64_t>(request.numbers[begun]);
+      replies.push_back({begun, KvCache(decoder.config(), decoder.plan(), capacity), Random(request.seed + number),
                          std::span(prompt)});
     }
+    if (replies.empty()) break;
     std::vector<CachedTokens> step;
     int64_t room = kPromptTokensOfAStep;
     for (Reply& reply : replies) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/decoder.h"
@@ -46,6 +47,14 @@ GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int
                           const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
                           const std::function<bool(int32_t)>& on_token = {});
 
+// Describes all but the input that the results of a plan depend on: the weights as they are computed with, the unit
+// that computes, and the plan.
+std::string ComputedBy(const Context& context, const Model& model, const DepthPlan& plan);
+
+// The number of replies that are continued together: at most `most`, and as many as have caches of `positions` tokens
+// in 4 GiB, but at least one.
+int64_t RepliesTogether(const ModelConfig& config, const DepthPlan& plan, int64_t positions, int64_t most);
+
 // The settings of the replies to many prompts. The draws of prompt i are those of Random(seed + i), so that its reply
 // does not depend on the others beyond rounding.
 struct ManyRequest {
@@ -58,6 +67,12 @@ struct ManyRequest {
   std::function<bool(size_t prompt, int32_t token)> on_token = {};
   // Called with the token in `stop` that ends a reply, before the reply is handed over.
   std::function<void(size_t prompt, int32_t token)> on_stop = {};
+  // The numbers of the prompts, which count instead of their places: prompt i draws from Random(seed + numbers[i]).
+  std::span<const int64_t> numbers = {};
+  // Asked before each step. Once it returns true, the call ends, and replies in progress are dropped. May be empty.
+  std::function<bool()> enough = {};
+  // Asked before each prompt is begun. If it returns false, the call ends with the replies in progress. May be empty.
+  std::function<bool()> more = {};
 };
 // Replies to every prompt as Generate() does, several at once: a reply that ends makes room for the next prompt, whose
 // tokens are computed beside the next tokens of the other replies. Calls `on_reply` with the index of a prompt and its

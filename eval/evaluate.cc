@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/generate.h"
 #include "eval/replies.h"
 #include "eval/trunk.h"
 #include "runtime/files.h"
@@ -167,14 +168,6 @@ void EvalScores::PutFirst(EvalScores others) {
                 std::make_move_iterator(others.scores.end()));
   replies.insert(replies.begin(), std::make_move_iterator(others.replies.begin()),
                  std::make_move_iterator(others.replies.end()));
-}
-
-std::string ComputedBy(const Context& context, const Model& model, const DepthPlan& plan) {
-  const std::string unit = context.device == Device::kCuda           ? "cuda"
-                           : context.products == Products::kBFloat16 ? fmt::format("{}+bfloat16", Name(context.isa))
-                                                                     : Name(context.isa);
-  return fmt::format("{} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype), unit,
-                     plan.Fingerprint());
 }
 
 bool HasHead(const Weights& weights) { return weights.shares.empty() || weights.shares[weights.share].last; }

@@ -66,9 +66,6 @@ struct EvalJob {
 // model without a tokenizer, what PromptEncoder throws, and Interrupted; what was scored until then is in the journal.
 EvalScores Evaluate(const EvalJob& job, const Dataset& dataset);
 
-// Describes all but the requests that the results of a plan depend on: the weights as they are computed with, the unit
-// that computes, and the plan.
-std::string ComputedBy(const Context& context, const Model& model, const DepthPlan& plan);
 // True if the results of this program count: of a model that is split, one part has the head.
 bool HasHead(const Weights& weights);
 

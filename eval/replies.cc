@@ -17,9 +17,6 @@ namespace shiftrt {
 
 namespace {
 
-// The caches of the replies that are generated together take at most this memory, unless one alone takes more.
-constexpr int64_t kCacheBytes = int64_t{4} << 30;
-
 using Tokens = std::vector<int32_t>;
 
 // The prompts of a data set, and what a journal calls the reply of a variant to each.
@@ -43,14 +40,12 @@ class Requests {
     for (const std::string& stop : task_.stop) text += fmt::format(" {}:{}", stop.size(), stop);
     return HashHex(text + HashHex(std::as_bytes(std::span(prompts_[item]))));
   }
-  // As many replies as the options allow and as fit into kCacheBytes.
+  // As many replies as the options allow and as the memory of their caches allows.
   int64_t Together(const DepthPlan& plan) const {
     size_t longest = 0;
     for (const Tokens& prompt : prompts_) longest = std::max(longest, prompt.size());
     const int64_t positions = static_cast<int64_t>(longest) + task_.max_tokens;
-    const int64_t position =
-        2 * plan.attention_blocks() * job_.model.weights->config.kv_dim() * static_cast<int64_t>(sizeof(float));
-    return std::clamp(kCacheBytes / std::max<int64_t>(positions * position, 1), int64_t{1}, job_.options.replies);
+    return RepliesTogether(job_.model.weights->config, plan, positions, job_.options.replies);
   }
 
  private:

@@ -52,7 +52,9 @@ LineAppender::LineAppender(const std::filesystem::path& file)
   if (last != '\n') Write("\n");
 }
 
-void LineAppender::Add(std::string_view text) { Write(fmt::format("{} {}\n", HashHex(text), text)); }
+std::string CheckedLine(std::string_view text) { return fmt::format("{} {}\n", HashHex(text), text); }
+
+void LineAppender::Add(std::string_view text) { Write(CheckedLine(text)); }
 
 void LineAppender::Write(std::string_view bytes) {
   while (!bytes.empty()) {

@@ -20,6 +20,9 @@ struct CheckedLines {
 // Error if the file is not a regular one or cannot be read.
 CheckedLines ReadCheckedLines(const std::filesystem::path& file);
 
+// The line of a text, with its checksum and its end.
+std::string CheckedLine(std::string_view text);
+
 class LineAppender {
  public:
   // Opens a regular file for appending and creates it if it is missing. If its last line has no end, a line end comes

@@ -22,3 +22,7 @@ add_dependencies(test_compare shiftrt)
 shiftrt_test(replies_cli SOURCES tools/replies_cli_test.cc DEPENDS shiftrt_eval nlohmann_json::nlohmann_json)
 target_compile_definitions(test_replies_cli PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
 add_dependencies(test_replies_cli shiftrt)
+# Texts that the original model writes for a training.
+shiftrt_test(own_text SOURCES tools/own_text_cli_test.cc DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
+target_compile_definitions(test_own_text PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
+add_dependencies(test_own_text shiftrt)

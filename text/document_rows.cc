@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr std::array<std::string_view, 4> kColumns = {"text", "instruction", "input", "output"};
+constexpr std::array<std::string_view, 6> kColumns = {"text", "instruction", "input", "output", "question", "answer"};
 
 // The value of a row in a column: null for one that is missing.
 const Json& In(const Json& row, std::string_view column) {
@@ -41,7 +41,8 @@ std::string Listed(const std::vector<std::string>& columns) {
   return list;
 }
 
-constexpr const char* kExpected = "expected an object with a string \"text\", or \"instruction\" and \"output\"";
+constexpr const char* kExpected =
+    "expected an object with a string \"text\", or \"instruction\" and \"output\", or \"question\" and \"answer\"";
 
 [[noreturn]] void FailColumns(const Json& row, const std::string& where) {
   std::vector<std::string> columns;
@@ -53,15 +54,18 @@ constexpr const char* kExpected = "expected an object with a string \"text\", or
             : "Rename the column that has the text");
 }
 
+// The text of a column, "" for one that is missing.
+std::string TextIn(const Json& row, const char* column, const std::string& where) {
+  const Json& value = In(row, column);
+  if (value.is_null()) return "";
+  Check(value.is_string(), "{}: expected a string \"{}\"", where, column);
+  return value.get<std::string>();
+}
+
 // Alpaca's own template (Taori et al., 2023), with the answer behind it.
 Documents::Document AlpacaDocument(const Json& row, const std::string& where) {
-  const auto field = [&](const char* key) -> std::string {
-    const Json& value = In(row, key);
-    if (value.is_null()) return "";
-    Check(value.is_string(), "{}: expected a string \"{}\"", where, key);
-    return value.get<std::string>();
-  };
-  const std::string instruction = field("instruction"), input = field("input"), output = field("output");
+  const std::string instruction = TextIn(row, "instruction", where), input = TextIn(row, "input", where),
+                    output = TextIn(row, "output", where);
   const std::string prompt =
       input.empty()
           ? fmt::format(
@@ -76,6 +80,12 @@ Documents::Document AlpacaDocument(const Json& row, const std::string& where) {
   return {prompt + output, prompt.size(), instruction + (input.empty() ? "" : "\n\n" + input)};
 }
 
+// A row of GSM8K and its like, as lm-evaluation-harness writes it.
+Documents::Document QuestionDocument(const Json& row, const std::string& where) {
+  const std::string question = TextIn(row, "question", where), prompt = "Question: " + question + "\nAnswer:";
+  return {prompt + " " + TextIn(row, "answer", where), prompt.size(), question};
+}
+
 }  // namespace
 
 Documents::Document DocumentOf(const Json& row, const std::string& where) {
@@ -83,6 +93,8 @@ Documents::Document DocumentOf(const Json& row, const std::string& where) {
   const Json &text = In(row, "text"), &instruction = In(row, "instruction"), &output = In(row, "output");
   const bool empty = IsEmpty(instruction) && IsEmpty(output);
   if (!instruction.is_null() && !output.is_null() && !(empty && text.is_string())) return AlpacaDocument(row, where);
+  if (!text.is_string() && In(row, "question").is_string() && In(row, "answer").is_string())
+    return QuestionDocument(row, where);
   if (!text.is_string()) FailColumns(row, where);
   return {text.get<std::string>()};
 }
@@ -91,9 +103,9 @@ void RequireColumns(const std::vector<std::string>& columns, const std::string& 
   const auto has = [&](std::string_view column) {
     return std::find(columns.begin(), columns.end(), column) != columns.end();
   };
-  Check(has("text") || (has("instruction") && has("output")),
-        "{}: expected a column \"text\", or \"instruction\" and \"output\"; it has the columns {}. Rename the "
-        "column that has the text",
+  Check(has("text") || (has("instruction") && has("output")) || (has("question") && has("answer")),
+        "{}: expected a column \"text\", or \"instruction\" and \"output\", or \"question\" and \"answer\"; it has the "
+        "columns {}. Rename the column that has the text",
         name, Listed(columns));
 }
 

@@ -314,10 +314,13 @@ std::string_view Documents::Cut() {
 
 void Documents::TakeParquet(std::string_view content) {
   ParquetFile rows(content, name_);
-  RequireColumns(rows.columns(), name_);
+  const std::vector<std::string>& all = rows.columns();
+  RequireColumns(all, name_);
+  std::vector<std::string> columns = {"text", "instruction", "input", "output"};
+  // Columns that no document is made of may be of a type that is not read.
+  if (std::find(all.begin(), all.end(), "text") == all.end()) columns.insert(columns.end(), {"question", "answer"});
   for (int64_t group = 0; group < rows.row_groups(); ++group)
-    for (Json& row : rows.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
-      rows_.push_back(std::move(row));
+    for (Json& row : rows.ReadRowGroup(group, columns)) rows_.push_back(std::move(row));
   Check(!rows_.empty(), "{}: no rows", name_);
 }
 

@@ -56,7 +56,8 @@ bool HasRows(const std::filesystem::path& file);
 // The documents of a text file: a .jsonl has one a line; a .json is an array of them, or one a line; a .parquet, .csv
 // or .tsv has one a row; any other file is one document; any may be compressed as .gz or .zst. A document of JSON is an
 // object with a string `text`, or a row of Alpaca (`instruction`, `input`, `output`), which is put into Alpaca's prompt
-// template. A pipe has no extension: it holds JSON if it begins so, and else one document.
+// template, or a row of GSM8K (`question`, `answer`). A pipe has no extension: it holds JSON if it begins so, and else
+// one document.
 //
 // A file that is not compressed is mapped, not copied. Of a compressed file with a document a line, only the places of
 // the lines are kept: it is decompressed to find them, and again when documents are read.
@@ -65,7 +66,7 @@ class Documents {
   struct Document {
     std::string text;
     size_t prompt = 0;  // bytes at its beginning that ask for the rest: of a row of Alpaca, all up to its output
-    // The same of a row of Alpaca without the template: its instruction, and its input behind a blank line.
+    // The same of a row without its template: of Alpaca the instruction, and the input behind a blank line.
     std::string message = {};
   };
 

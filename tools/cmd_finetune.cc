@@ -177,7 +177,7 @@ void PrintPaper(const FinetuneCommand& command, const LanguageModel& model) {
 int Run(const FinetuneCommand& command) {
   FinetuneSettings settings = Parse(command);
   RefuseSizes(command.calib);
-  RefuseMissingTexts({command.text, command.calib, settings.validation_text});
+  RefuseMissingTexts({command.text, NamesIn(command.calib), settings.validation_text});
   const Suites suites = command.evaluation.Load(command.common);
   const Resources resources = command.common.MakeResources();
   const LanguageModel model = command.common.OpenLanguageModel();
@@ -188,7 +188,7 @@ int Run(const FinetuneCommand& command) {
   // The text to learn from is what was named, or calibration.txt in the model's directory, as for `run`, or C4.
   settings.text = TextBeside(command.calib, model.Directory(), "calibration.txt");
   if (settings.text.empty()) settings.text = "c4";
-  PullMissingTexts(settings.text, command.common);
+  PullMissingTexts(NamesIn(settings.text), command.common);
   if (!settings.validation_text.empty()) PullMissingTexts(settings.validation_text, command.common);
 
   const std::string heldout = HeldOutName(command, model);
@@ -327,7 +327,8 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       "--calib", options->calib,
       "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are\n"
       "mixed. A .txt file is divided into windows of --length tokens; in other formats each document is a\n"
-      "sequence (default: calibration.txt in the model's directory, or c4)");
+      "sequence (default: calibration.txt in the model's directory, or c4). " +
+          std::string(kOwnTextHelp));
   app.add_option("--samples", options->settings.samples, "sequences to learn from; 0: all")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
@@ -340,7 +341,8 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
                  "sequences of the text that are held out for the validation loss, but at most a fifth of it; or\n"
                  "another text, NAME|FILE[:sequences]")
       ->capture_default_str();
-  app.add_flag("--train-on-inputs", options->settings.train_on_inputs, "learn the prompts of rows of Alpaca too");
+  app.add_flag("--train-on-inputs", options->settings.train_on_inputs,
+               "learn the prompts of rows of Alpaca and of own:PROMPTS too");
   app.add_option("--adapters", options->adapters,
                  "whether the model's adapters are trained too: frozen or trainable; with both, separated by a comma,\n"
                  "there is one training for each, saved to DIR/frozen and DIR/trainable")
@@ -394,6 +396,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       "  shiftrt finetune --model out --method partial --layers last:3 --head --rate 3e-5 --save out-partial\n"
       "  shiftrt finetune --model out --method adapters --loss kl --save out-distilled\n"
       "  shiftrt finetune --model out --preset recover --budget tokens=1M --calib c4 --save out-recovered\n"
+      "  shiftrt finetune --model out --preset recover --budget 30min --calib own:prompts.txt,c4 --save out-recovered\n"
       "  shiftrt finetune --model out --method replacement --replacement mlp --save out-replaced\n"
       "  shiftrt finetune --model out-joint --method replacement --keep-correction --save out-replaced\n"
       "  shiftrt finetune --model out --calib alpaca --length 256 --epochs 2 --validate-every 50 --save out-alpaca\n"

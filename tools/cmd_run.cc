@@ -128,6 +128,15 @@ void RefuseSplit(const RunOptions& options) {
   refuse(!options.report.empty(), "--report", "leave it out; --json has the numbers");
 }
 
+// The texts and prompts that --recover-text names.
+std::string RecoveryNames(const RunOptions& options) {
+  try {
+    return NamesIn(options.recover_text);
+  } catch (const UsageError& error) {  // its field is that of a training, which is --calib of `finetune`
+    throw UsageError("recover_text", error.reason());
+  }
+}
+
 // The text to learn from: what was named, or the text that the fit was calibrated on.
 std::string RecoveryText(const RunOptions& options, const LanguageModel& model) {
   if (options.recover_text.empty()) return CalibrationFor(options.recipe.calib, model, options.common).source;
@@ -190,6 +199,8 @@ DryRun Planned(const RunOptions& options, const Recipe& recipe) {
   std::vector<std::string> besides;
   if (!options.evaluation.tasks.empty()) besides.emplace_back("--eval");
   if (!options.report.empty()) besides.emplace_back("--report");
+  if (HasOwnTexts(options.recover_text) && ParseTrainingBudget(options.recover).tokens > 0)
+    besides.emplace_back("the answers of --recover-text own");
   return {options.dry_run,      options.common, options.comparison, recipe,
           options.recipe.calib, besides,        options.recover,    options.recover_loss};
 }
@@ -217,11 +228,11 @@ int Run(const RunOptions& options) {
   }
   const Resources resources = options.common.MakeResources();
   const bool first = options.common.processes->first();
-  RefuseMissingTextsBeforePull(options.common, {options.comparison.text, options.recover_text});
+  RefuseMissingTextsBeforePull(options.common, {options.comparison.text, RecoveryNames(options)});
   const LanguageModel model = options.common.OpenLanguageModel();
   CheckRecipe(model, recipe);
   CheckRemoval(model, recipe.prune, options.recipe.yes);
-  RefuseMissingTexts({options.comparison.text, options.recover_text});
+  RefuseMissingTexts({options.comparison.text, RecoveryNames(options)});
   const Suites suites = options.evaluation.Load(options.common);
   if (!options.save.empty()) RefuseSavingOver(model, options.common.model, options.save);
   if (options.common.processes->split()) {
@@ -235,7 +246,7 @@ int Run(const RunOptions& options) {
   const bool parts = recipe.prune.halves() || (!recipe.gate && EffectsOf(recipe).adapters);
   for (const ExportTarget& target : exports) CheckExport(model, ExportingTo(target, options), parts);
   recipe.text = options.recipe.Text(recipe, model, options.common);
-  if (!options.recover_text.empty()) PullMissingTexts(options.recover_text, options.common);
+  if (!options.recover_text.empty()) PullMissingTexts(RecoveryNames(options), options.common);
   const RepairJob job(model, recipe, resources);
   const CalibrationReport& text = job.Text();
   HeldOutText heldout = OpenHeldOut({options.comparison.text, options.recipe.calib.empty(), text.tokens > 0}, model,
@@ -243,7 +254,7 @@ int Run(const RunOptions& options) {
   if (!heldout.Scored() && !options.report.empty())
     FailUsage("--report shows measurements on held-out text; give one with --text FILE");
   if (!options.recover.empty() && heldout.of_calibration &&
-      (options.recover_text.empty() || ShareText(options.recover_text, recipe.text.source)))
+      (options.recover_text.empty() || ShareText(RecoveryNames(options), recipe.text.source)))
     FailUsage(
         "--recover learns from the whole calibration text, so its held-out samples are no test; give another text with "
         "--text FILE, or one to learn from with --recover-text FILE");
@@ -383,7 +394,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   app.add_option(
       "--recover-text", options->recover_text,
       "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"
-      "(default: the whole text of --calib)");
+      "(default: the whole text of --calib). " +
+          std::string(kOwnTextHelp));
   AddReport(app, options->report, "write an HTML page with tables and charts to this directory");
   app.add_option("--save", options->save, "write the depth plan, adapters and changed weights to this directory")
       ->check(DirectoryOutput());
@@ -418,6 +430,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  shiftrt run --model demo --prune layers=5.mlp-6,9.attn --correction joint --lra full\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction joint --lra full --heal all\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction joint --lra 64 --recover 30min --save out\n"
+      "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --recover 30min --recover-text own:alpaca,c4 --save out\n"
       "  shiftrt run --model SmolLM2-135M-Instruct --calib c4.jsonl --chat --prompt \"Why is the sky blue?\"\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --calib c4.jsonl --text-tokens 16384 --eval paper7 --data "
       "~/data\n"

@@ -99,8 +99,10 @@ std::vector<Candidate> ValuesOf(const CLI::App& command, const CLI::Option& opti
   } else if (name == "model" && begun) {
     AddWords({"demo"}, found);
     AddWords(KnownModelNames(), found);
-  } else if (IsOneOf(name, {"calib", "text"}) && begun) {
+  } else if (IsOneOf(name, {"calib", "recover-text", "text"}) && begun) {
     for (const KnownText& text : KnownTexts()) AddWords({std::string(text.name)}, found);
+    if (name == "recover-text" || (name == "calib" && command.get_name() == "finetune"))
+      AddWords({"own", "own:"}, found);
   } else if (command.get_name() == "pull" && name.empty()) {
     AddWords(KnownModelNames(), found);
     AddWords(KnownDatasetNames(), found);
@@ -179,7 +181,8 @@ std::vector<Candidate> Complete(const CLI::App& app, std::vector<std::string> wo
       found = ValuesOf(*command, *option, !current.empty());
       group = "values of " + option->get_name();
       const bool list = option->get_delimiter() != '\0' || option->check_lname("tasks") ||
-                        option->check_lname("eval") || option->check_lname("token-weight");
+                        option->check_lname("eval") || option->check_lname("token-weight") ||
+                        option->check_lname("calib") || option->check_lname("recover-text");
       if (const size_t comma = current.rfind(','); list && comma != std::string::npos) {
         prefix += current.substr(0, comma + 1);
         current = current.substr(comma + 1);

@@ -8,10 +8,13 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/stopwatch.h"
+#include "text/mixture.h"
+#include "tools/cache.h"
 #include "tools/progress_bar.h"
 #include "tools/standard_output.h"
 #include "tools/table.h"
@@ -120,13 +123,18 @@ void TrainingDisplay::operator()(const TrainingHistory& history, int64_t steps) 
                fmt::format("{} {}  {}{}", place(), Bar(share), measured, State(history, steps)).c_str());
 }
 
-FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
+FinetunedModel TrainShown(const LanguageModel& model, FinetuneSettings settings, const Resources& resources,
                           const TrainingShow& show) {
   const std::filesystem::path& checkpoint = settings.checkpoint;
+  const bool answers = HasOwnTexts(settings.text);
+  if (answers) settings.answers = CacheFile("own", "", "").parent_path();
   if (show.first && std::filesystem::exists(checkpoint))
     fmt::print(stderr, "shiftrt: continuing from {}, where an interrupted training left off\n", checkpoint.string());
   TrainingDisplay display(show.quiet, settings);
   FinetuneObserver observer;
+  const auto answering =
+      show.quiet ? std::unique_ptr<Progress>(std::make_unique<NoProgress>()) : std::make_unique<ProgressBar>();
+  observer.answers = answering.get();
   observer.step = std::ref(display);
   observer.warn = Tell;
   observer.begin = [&](const TrainingOutline& outline) {
@@ -144,6 +152,9 @@ FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& se
     if (show.first && std::filesystem::exists(checkpoint))
       fmt::print(stderr, "shiftrt: the training is kept in {}; the same command continues from there\n",
                  checkpoint.string());
+    else if (show.first && answers && !settings.answers.empty())
+      fmt::print(stderr, "shiftrt: finished answers are kept in {}; the same command continues from there\n",
+                 settings.answers.string());
     throw;
   }
 }

@@ -40,8 +40,8 @@ struct TrainingShow {
   bool first = true;  // true for the process that writes
 };
 // Finetune(), with what it does and how it goes on standard output, and on standard error from where an interrupted
-// training continues.
-FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
+// training continues. Answers of own texts are kept in the cache (CachePath).
+FinetunedModel TrainShown(const LanguageModel& model, FinetuneSettings settings, const Resources& resources,
                           const TrainingShow& show);
 
 // Warns on standard error if rounding has lost most of the change that was trained. `error` is

@@ -61,12 +61,15 @@ std::vector<std::string> GivenOrDefault(const CLI::Option& option) {
   return {option.get_default_str()};
 }
 
-// Adds the files and directories that there are among the texts of an option's value: "c4.jsonl:256x512", "a.txt,b.txt"
-// or "piqa=valid.jsonl".
+// Adds the files and directories that there are among the texts of an option's value: "c4.jsonl:256x512",
+// "a.txt,b.txt", "own:prompts.txt:50%" or "piqa=valid.jsonl".
 void AddInputs(const std::string& option, const std::string& value, std::vector<NamedPath>& inputs) {
   std::vector<std::string> names = {value};
   if (option != "--tokens")  // its commas stand between numbers, of which there may be many
     for (std::string& one : CLI::detail::split(value, ',')) names.push_back(std::move(one));
+  constexpr std::string_view kOwn = "own:";
+  for (size_t i = 0, count = names.size(); i < count; ++i)
+    if (names[i].starts_with(kOwn)) names.push_back(names[i].substr(kOwn.size()));
   for (const std::string& name : names)
     for (const std::string& path : {name, name.substr(0, name.rfind(':')), name.substr(name.find('=') + 1)}) {
       std::error_code none;

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <sstream>
 
 #include "models/model.h"
 #include "runtime/check.h"
@@ -70,7 +69,7 @@ void RefuseMissingTextsBeforePull(const CommonOptions& common, std::initializer_
 
 void RefuseSizes(const std::string& list) {
   if (list.empty()) return;
-  for (const std::string& text : TextsIn(list)) {
+  for (const std::string& text : TextsIn(NamesIn(list))) {
     const size_t colon = text.rfind(':');
     if (colon != text.npos && LookForText(text).empty() && !LookForText(text.substr(0, colon)).empty())
       FailUsage("--calib {}: a text to train on is given without a size; --samples and --length choose it", text);
@@ -158,33 +157,6 @@ void AddTextTokens(CLI::App& app, int64_t& text_tokens) {
                  "measure perplexity on the first N tokens of the text only, but on one window at least (0: all)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
-}
-
-std::vector<std::string> ReadPrompts(const std::string& name, bool chat) {
-  const std::filesystem::path file = ResolveText(name);
-  std::vector<std::string> prompts;
-  const auto add_lines = [&](const std::string& text) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-      if (line.ends_with('\r')) line.pop_back();
-      if (!line.empty()) prompts.push_back(std::move(line));
-    }
-  };
-  if (HasRows(file) || IsStream(file)) {
-    const Documents documents = Documents::Read(file);
-    const int64_t rows = documents.plain() ? 0 : documents.size();
-    if (documents.plain()) add_lines(documents.Text(0));
-    for (int64_t i = 0; i < rows; ++i) {
-      Documents::Document document = documents.At(i);
-      if (document.prompt > 0) document.text.resize(document.prompt);
-      if (chat && !document.message.empty()) document.text = std::move(document.message);
-      prompts.push_back(std::move(document.text));
-    }
-  } else {
-    add_lines(ReadText(file, kMaxArrayBytes));
-  }
-  Check(!prompts.empty(), "{}: it has no prompt; expected one per line", file.string());
-  return prompts;
 }
 
 }  // namespace shiftrt

@@ -11,6 +11,8 @@
 #include "shiftrt/compare.h"
 #include "shiftrt/model.h"
 #include "shiftrt/recipe.h"
+#include "text/mixture.h"  // NamesIn, for commands
+#include "text/prompts.h"  // ReadPrompts, for commands
 
 namespace CLI {
 class App;
@@ -19,6 +21,11 @@ class App;
 namespace shiftrt {
 
 struct CommonOptions;
+
+// The help of an option whose text is learnt from, behind that of other texts.
+inline constexpr const char* kOwnTextHelp =
+    "own or\nown:NAME|FILE is what the original model answers to Alpaca's instructions, or to these prompts. A share\n"
+    "may stand behind each text: own:alpaca:70%,c4:30%";
 
 // Throws Error for a text in these lists (TextsIn) that is neither there nor known by name. A command calls it before
 // it looks for the texts that the user has not named, so that a mistyped name is the first thing that it reports.
@@ -53,10 +60,6 @@ HeldOutText OpenHeldOut(const HeldOutChoice& text, const LanguageModel& model, H
                         const CommonOptions& common);
 // Keeps the first `limit` tokens, but no fewer than one window of the protocol; all of them where `limit` is 0.
 void Limit(int64_t limit, const LanguageModel& model, const std::string& protocol, HeldOutText& text);
-// The prompts of a file: the lines of a text file, or the documents of another; of a row of Alpaca, what asks for the
-// output, without Alpaca's template in a chat. Names are looked up as calibration texts are. Throws Error for a file
-// without prompts.
-std::vector<std::string> ReadPrompts(const std::string& name, bool chat);
 // The file of a text that is given by its path or by a known name. Throws Error where there is none.
 std::string FileOfText(const std::string& name);
 // A text on one line, as runtime/printable.h makes it fit for a terminal.

@@ -33,18 +33,18 @@ Beginning BeginningOf(const Model& model, const FinetuneSettings& given) {
   return beginning;
 }
 
-// The original model as a teacher. A directory with weights of its own has only the blocks that its plan runs.
-DepthPlan TeacherPlan(const Model& model) {
+}  // namespace
+
+// A directory with weights of its own has only the blocks that its plan runs.
+DepthPlan OriginalPlan(const Model& model, const char* field) {
   const int64_t layers = model.weights->config.layers;
   if (!model.removed.empty() && model.plan.RemovedLayers(layers).empty())
-    FailUsage(Field("loss"),
-              "the original model is the teacher, but {} was saved with its weights and lacks the removed layers; save "
-              "it without, so that it refers to the original",
+    FailUsage(Field(field),
+              "it takes the original model, but {} was saved with its weights and lacks the removed layers; save it "
+              "without, so that it refers to the original",
               model.name);
   return DepthPlan::Original(layers);
 }
-
-}  // namespace
 
 TrainingSettings SettingsOf(const FinetuneJob& job) {
   const FinetuneSettings& from = job.settings;
@@ -99,7 +99,8 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
 void CheckTrained(const Model& model, const FinetuneSettings& settings) {
   const Beginning beginning = BeginningOf(model, settings);
   [[maybe_unused]] const Parameters throws_if_unfit(*model.weights, beginning.plan, beginning.settings);
-  if (settings.method != Method::kReplacement && settings.loss != TrainingLoss::kCrossEntropy) TeacherPlan(model);
+  if (settings.method != Method::kReplacement && settings.loss != TrainingLoss::kCrossEntropy)
+    OriginalPlan(model, "loss");
 }
 
 TrainingResult Finetune(const FinetuneJob& job) {
@@ -119,7 +120,8 @@ TrainingResult Finetune(const FinetuneJob& job) {
     engine.Set(views);
     objective = std::make_unique<ReplacementObjective>(job.context, weights, engine, beginning.runs);
   } else {
-    const DepthPlan teacher = job.settings.loss == TrainingLoss::kCrossEntropy ? DepthPlan() : TeacherPlan(job.model);
+    const DepthPlan teacher =
+        job.settings.loss == TrainingLoss::kCrossEntropy ? DepthPlan() : OriginalPlan(job.model, "loss");
     auto language =
         std::make_unique<LanguageObjective>(job.context, weights, engine, views, job.settings.loss, teacher);
     result.shared_blocks = language->shared_blocks();

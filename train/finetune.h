@@ -39,6 +39,10 @@ struct TrainingResult {
   size_t shared_blocks = 0;  // leading blocks that ran once for the teacher and the model that is trained
 };
 
+// The plan of the original model, as a teacher or as a writer. Throws UsageError for the field that asks for it where
+// the model was saved with weights of its own and has no others.
+DepthPlan OriginalPlan(const Model& model, const char* field);
+
 // Throws UsageError for settings of what is trained, and of the loss, that the model does not go with.
 void CheckTrained(const Model& model, const FinetuneSettings& settings);
 

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
 #include "text/documents.h"
+#include "text/mixture.h"
 
 namespace shiftrt {
 
@@ -26,51 +28,71 @@ std::vector<int64_t> Shuffled(int64_t count, uint64_t seed) {
   return order;
 }
 
-// One file to learn from.
+// One text to learn from: a file, or the original model's answers to the prompts of a file.
 struct Source {
-  Source(const std::string& name, const Tokenizer& tokenizer)
-      : file(ResolveText(name)), documents(Documents::Read(file)) {
+  Source(const MixedText& text, const Tokenizer& tokenizer, const OwnAnswers* own)
+      : file(ResolveText(text.name)), share(text.share), own(own) {
+    if (own != nullptr) return;
+    documents = Documents::Read(file);
     if (documents.size() == 1) whole = tokenizer.EncodeWithBos(documents.Text(0), file.string());
   }
 
+  // Documents, answers or windows, of which the last is short.
+  int64_t Places(int64_t length) const {
+    if (own != nullptr) return std::ssize(own->answers);
+    return documents.size() > 1 ? documents.size() : (std::ssize(whole) + length - 1) / length;
+  }
+  // The approximate number of sequences. Where long documents are divided, a document counts a sequence per 4 * length
+  // bytes, because a token has about four.
+  int64_t About(int64_t length, bool divided) const {
+    if (own != nullptr || !divided || documents.size() == 1) return Places(length);
+    return std::max(Places(length), static_cast<int64_t>(std::filesystem::file_size(file)) / (4 * length));
+  }
+  std::string Name() const {
+    const std::string name = file.filename().string();
+    return (own != nullptr ? "own answers to " + name : name) +
+           (share > 0 && share < 1 ? fmt::format(" ({:.3g}%)", 100 * share) : "");
+  }
+
   std::filesystem::path file;
+  double share;           // its share of the tokens; 0: the documents of all texts come as they are mixed
+  const OwnAnswers* own;  // null for a file
   Documents documents;
   std::vector<int32_t> whole;  // the tokens of a single document
+  std::vector<int64_t> order;  // its documents, answers or windows, in the order in which they are taken
+  size_t next = 0;             // the place in `order` of the next
+  int64_t taken = 0;           // tokens
 };
 
-// The sequences of one or several files, made one by one in a seeded order.
+// The sequences of one or several texts, made one by one in a seeded order.
 class Sequences {
  public:
-  Sequences(const std::string& sources, const FinetuneSettings& settings, const Tokenizer& tokenizer)
+  Sequences(const std::string& list, const FinetuneSettings& settings, const Tokenizer& tokenizer,
+            std::span<const OwnAnswers> answers)
       : settings_(settings), tokenizer_(tokenizer) {
-    for (const std::string& name : TextsIn(sources)) {
-      const Source& source = sources_.emplace_back(name, tokenizer);
-      const int64_t length = settings.length;
-      const int64_t count = source.documents.size() > 1
-                                ? source.documents.size()
-                                : (std::ssize(source.whole) + length - 1) / length;  // the last is short
-      first_.push_back(first_.back() + count);
+    size_t own = 0;
+    for (const MixedText& text : MixtureIn(list)) {
+      Check(!text.own || own < answers.size(), "{}: the answers to {} are missing", list, text.name);
+      const Source& source = sources_.emplace_back(text, tokenizer, text.own ? &answers[own++] : nullptr);
+      first_.push_back(first_.back() + source.Places(settings.length));
     }
     order_ = Shuffled(first_.back(), settings.seed);
-    std::vector<std::vector<int64_t>> orders(sources_.size());
-    for (const int64_t place : order_) orders[SourceOf(place)].push_back(place - first_[SourceOf(place)]);
-    for (size_t i = 0; i < sources_.size(); ++i) readers_.emplace_back(sources_[i].documents, std::move(orders[i]));
+    for (const int64_t place : order_) sources_[SourceOf(place)].order.push_back(place - first_[SourceOf(place)]);
+    for (Source& source : sources_) readers_.emplace_back(source.documents, source.order);
   }
 
-  // The approximate number of sequences: documents and windows. Where long documents are divided, a document counts a
-  // sequence per 4 * length bytes, because a token has about four.
+  // The approximate number of sequences; of texts with shares, of the one that has the fewest.
   int64_t about() const {
-    if (!settings_.divide) return std::ssize(order_);
-    int64_t count = 0;
-    for (size_t i = 0; i < sources_.size(); ++i) {
-      const int64_t places = first_[i + 1] - first_[i];
-      const auto bytes = static_cast<int64_t>(std::filesystem::file_size(sources_[i].file));
-      count += sources_[i].documents.size() > 1 ? std::max(places, bytes / (4 * settings_.length)) : places;
+    int64_t sum = 0, least = INT64_MAX;
+    for (const Source& source : sources_) {
+      const int64_t count = source.About(settings_.length, settings_.divide);
+      sum += count;
+      least = std::min(least, count);
     }
-    return count;
+    return HasShares() ? least : sum;
   }
   std::string names() const {
-    return Joined([](const Source& source) { return source.file.filename().string(); });
+    return Joined([](const Source& source) { return source.Name(); });
   }
   std::string paths() const {
     return Joined([](const Source& source) { return source.file.string(); });
@@ -88,12 +110,12 @@ class Sequences {
   int64_t Take(int64_t count, TrainingText& to) {
     const int64_t before = to.sequences();
     const auto enough = [&] { return count >= 0 && to.sequences() - before >= count; };
-    for (; next_ < std::ssize(order_) && !enough(); ++next_) {
-      const size_t from = SourceOf(order_[next_]);
-      const Source& source = sources_[from];
-      if (!(source.documents.size() > 1 ? AddDocument(source, readers_[from].Next(), enough, to)
-                                        : AddWindow(source, order_[next_] - first_[from], to)))
-        ++left_out_;
+    while (!enough()) {
+      const std::optional<size_t> from = NextSource();
+      if (!from) break;
+      const int64_t tokens = std::ssize(to.tokens);
+      if (!AddFrom(*from, enough, to)) ++left_out_;
+      sources_[*from].taken += std::ssize(to.tokens) - tokens;
     }
     return to.sequences() - before;
   }
@@ -108,6 +130,35 @@ class Sequences {
     std::string joined;
     for (const Source& source : sources_) joined += (joined.empty() ? "" : ", ") + name(source);
     return joined;
+  }
+  bool HasShares() const { return sources_.front().share > 0; }
+
+  // The source of the next sequence: with shares, the one that is furthest behind its share. Nothing if it has no more.
+  std::optional<size_t> NextSource() {
+    if (!HasShares()) {
+      if (next_ == std::ssize(order_)) return std::nullopt;
+      return SourceOf(order_[next_++]);
+    }
+    const auto lag = [](const Source& source) { return static_cast<double>(source.taken) / source.share; };
+    const auto behind = std::min_element(sources_.begin(), sources_.end(),
+                                         [&](const Source& a, const Source& b) { return lag(a) < lag(b); });
+    if (behind->next == behind->order.size()) return std::nullopt;
+    return behind - sources_.begin();
+  }
+
+  // Adds the next sequences of a source. Returns false if they have nothing to predict.
+  template <typename Enough>
+  bool AddFrom(size_t from, const Enough& enough, TrainingText& to) {
+    Source& source = sources_[from];
+    const int64_t place = source.order[source.next++];
+    if (source.own != nullptr) return AddAnswer(source.own->answers[place], to);
+    if (source.documents.size() > 1) return AddDocument(source, readers_[from].Next(), enough, to);
+    return AddWindow(source, place, to);
+  }
+
+  bool AddAnswer(const OwnAnswer& answer, TrainingText& to) const {
+    to.Add(answer.tokens, settings_.train_on_inputs ? 1 : answer.prompt);
+    return true;
   }
 
   bool AddWindow(const Source& source, int64_t window, TrainingText& to) const {
@@ -176,9 +227,10 @@ void TrainingText::Add(std::span<const int32_t> sequence, int64_t first_target) 
   first_targets.push_back(first_target);
 }
 
-TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenizer& tokenizer) {
+TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenizer& tokenizer,
+                                std::span<const OwnAnswers> answers) {
   Check(settings.length >= 2, "sequences of {} tokens, in which nothing is predicted", settings.length);
-  Sequences sequences(settings.text, settings, tokenizer);
+  Sequences sequences(settings.text, settings, tokenizer, answers);
   TrainingTexts texts;
   if (settings.validation_text.empty()) {
     // If samples are asked for, they come before the validation.
@@ -189,7 +241,11 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
           "another text for validation",
           sequences.paths(), texts.validation.sequences(), texts.validation.sequences() == 1 ? "" : "s", wanted);
   } else {
-    Sequences others(settings.validation_text, settings, tokenizer);
+    if (HasOwnTexts(settings.validation_text))
+      FailUsage(Field("validation_text"),
+                "{}: a training on own answers holds some of them out; give a number, or a file",
+                settings.validation_text);
+    Sequences others(settings.validation_text, settings, tokenizer, {});
     Check(others.Take(settings.validation, texts.validation) > 0, "{}: no sequence with a token to predict",
           others.paths());
   }
@@ -202,9 +258,16 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
               sequences.paths(), taken, texts.validation.sequences(), settings.samples);
 
   texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.names(), taken, settings.length);
-  texts.accounting = fmt::format("{} document{}; {} sequences with {} tokens, {} of them predicted; {} for validation",
-                                 sequences.documents(), sequences.documents() == 1 ? "" : "s", taken,
-                                 texts.training.tokens.size(), texts.training.targets(), texts.validation.sequences());
+  if (const int64_t documents = sequences.documents(); documents > 0)
+    texts.accounting = fmt::format("{} document{}; ", documents, documents == 1 ? "" : "s");
+  for (const OwnAnswers& own : answers) {
+    texts.accounting +=
+        fmt::format("{} answers of the original model, written in {:.0f} s", own.answers.size(), own.seconds);
+    if (own.without > 0) texts.accounting += fmt::format(", and none to {} prompts", own.without);
+    texts.accounting += "; ";
+  }
+  texts.accounting += fmt::format("{} sequences with {} tokens, {} of them predicted; {} for validation", taken,
+                                  texts.training.tokens.size(), texts.training.targets(), texts.validation.sequences());
   if (!settings.validation_text.empty()) texts.accounting += fmt::format(" from {}", settings.validation_text);
   if (sequences.cut() > 0) texts.accounting += fmt::format("; {} cut", sequences.cut());
   if (sequences.left_out() > 0)

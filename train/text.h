@@ -11,6 +11,7 @@
 #include "engine/gradients.h"
 #include "include/shiftrt/finetune.h"
 #include "tokenizers/tokenizer.h"
+#include "train/own_answers.h"
 
 namespace shiftrt {
 
@@ -37,9 +38,13 @@ struct TrainingTexts {
 // a fifth, unless the settings name another one. In a text of many documents, each document is a sequence, cut at
 // `length`, or several; a row of Alpaca ends with the tokenizer's EOS, if it has one and the row is not cut. A single
 // document is divided into windows of `length`. No document has sequences of both kinds, except such a single one. The
-// choice is seeded. Throws Error naming the file if there is no sequence with a token to predict, or fewer than two if
-// both kinds come from it; UsageError for "samples" if there are fewer.
-TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenizer& tokenizer);
+// choice is seeded. Texts with shares (text/mixture.h) take turns so that each has its share of the tokens, until one
+// of them is used up. `answers` are those to the prompts of each text of the model's own, in the order of the list;
+// such an answer is a sequence of which, as of a row of Alpaca, the prompt is not predicted. Throws Error naming the
+// file if there is no sequence with a token to predict, or fewer than two if both kinds come from it; UsageError for
+// "samples" if there are fewer.
+TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenizer& tokenizer,
+                                std::span<const OwnAnswers> answers = {});
 
 // A part of a step: whole sequences that pass through the model together.
 struct TrainingBatch {

@@ -12,6 +12,7 @@
 
 #include "shiftrt/blocks.h"
 #include "shiftrt/model.h"
+#include "shiftrt/progress.h"
 #include "shiftrt/resources.h"
 #include "shiftrt/text_name.h"
 
@@ -122,9 +123,13 @@ struct FinetuneSettings {
   /// For kReplacement: keeps the correction that stands for a run already, with the new block behind it.
   bool keep_correction = false;
 
-  /// Text to learn from, as CalibrationSpec::source, or several with commas between them, whose documents are mixed.
-  /// Empty: calibration.txt beside the model.
+  /// Text to learn from, as CalibrationSpec::source, or several with commas between them, whose documents are mixed. A
+  /// share of the tokens may stand behind each ("c4:30%"). "own:PROMPTS" is what the original model answers to prompts,
+  /// one per line of a text file or document of another; "own" alone answers the instructions of Alpaca. Empty:
+  /// calibration.txt beside the model.
   TextName text = {};
+  /// A directory that keeps the answers of own texts, from which they are taken again; empty: they are not kept.
+  std::filesystem::path answers = {};
   int64_t samples = 0;   ///< sequences to learn from; 0: all
   int64_t length = 512;  ///< tokens at which a sequence is cut
   /// Divide a longer document into several sequences instead, so that all of it is learnt. A row of Alpaca is cut.
@@ -133,13 +138,13 @@ struct FinetuneSettings {
   /// about a tenth of it, and read as many of these as that allows, in one pass at least.
   int64_t validation = 200;
   TextName validation_text = {};  ///< another text for them; empty: the same
-  bool train_on_inputs = false;   ///< learn the prompts of rows of Alpaca too
+  bool train_on_inputs = false;   ///< learn the prompts of rows of Alpaca and of own texts too
 
   int64_t epochs = 1;  ///< how often the text is read
   int64_t steps = 0;   ///< stop after so many; 0: when the epochs are over
   /// Stop when it is spent; the text is read as often as that takes, whatever `epochs` and `steps` say. A budget in
   /// tokens gives the same bits again. With one in seconds the number of steps depends on the machine, and the rate
-  /// falls with the time.
+  /// falls with the time; a third of the time is for the answers of own texts.
   TrainingBudget budget = {};
   int64_t batch = 8;           ///< sequences per step
   int64_t pass_tokens = 2048;  ///< tokens that pass through the model together
@@ -195,6 +200,7 @@ struct FinetuneObserver {
   /// Receives what a user should know, as words that continue "shiftrt: ": that no checkpoint can be written, and why.
   std::function<void(const std::string& words)> warn = {};
   std::function<void()> poll = {};  ///< before each pass of a step or a validation, to look for signals
+  Progress* answers = nullptr;      ///< receives reports while the original model answers prompts; null: none are made
 };
 
 /// The result of Finetune().
@@ -219,7 +225,8 @@ void CheckGiven(Method method, std::string_view field);
 /// Checks a training without a step of it. The text is read and tokenised.
 /// \param model the model that Finetune() would get
 /// \param settings the settings that it would get
-/// \throws UsageError and Error as Finetune() does before its first step, except for the checkpoint
+/// \throws UsageError and Error as Finetune() does before its first step, except for the checkpoint and for answers of
+///     own texts, which are not generated
 void CheckFinetune(const LanguageModel& model, const FinetuneSettings& settings);
 
 /// Trains a model further.

@@ -64,6 +64,7 @@ const std::map<std::string, Setter>& FinetuneSetters() {
       {"replacement", Parsed(&S::replacement, HalvesOf)},
       {"keep_correction", Into(&S::keep_correction)},
       {"text", Into(&S::text)},
+      {"answers", Into(&S::answers)},
       {"samples", Into(&S::samples)},
       {"length", Into(&S::length)},
       {"validation", Into(&S::validation)},

@@ -333,7 +333,7 @@ class Model:
             recover: train the repaired model for so long, "30min" or "tokens=1M": all kept blocks and the adapters, as `run --recover`
                 of the command. By default it is not trained.
             recover_text: text to learn from in that training; by default all of `text`. Several names with commas between them are
-                mixed.
+                mixed. "own:FILE" is what the original model answers to the prompts of a file, and "own" to those of Alpaca.
             recover_loss: what that training lowers: "ce", the cross entropy with the text; "kl", the divergence from the predictions
                 of the original model; or "both", half of each. By default as `run --recover` does.
             progress: as of `open`.

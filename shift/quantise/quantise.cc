@@ -22,8 +22,6 @@ namespace shiftrt {
 
 namespace {
 
-constexpr float kFirstWeight = 64;
-
 class Quantiser {
  public:
   Quantiser(const ShiftJob& job, const DepthPlan& plan, const QuantiseSpec& spec)
@@ -172,14 +170,15 @@ class Quantiser {
     return inputs;
   }
 
-  // The sizes by which the inputs of a half are divided. The first token of a text counts kFirstWeight times: most
-  // heads attend to it whenever they have nothing else to attend to, so that an error in its key or value reaches every
-  // token. Without that, feedback makes good for the errors of all other tokens at its cost.
+  // The sizes by which the inputs of a half are divided. The first token of a sequence counts as much as all others
+  // together: many heads attend to it whenever they have nothing else to attend to, so that an error in its key or
+  // value reaches every token. Without that, feedback makes good for the errors of all other tokens at its cost.
   static std::vector<float> FirstTokens(const Batch& batch) {
-    static const float size = 1 / std::sqrt(kFirstWeight);
     std::vector<float> sizes(batch.size(), 1.0f);
-    for (int64_t s = 0; s < batch.sequences(); ++s)
-      if (batch.offsets[s] < batch.offsets[s + 1]) sizes[batch.offsets[s]] = size;
+    for (int64_t s = 0; s < batch.sequences(); ++s) {
+      const int64_t begin = batch.offsets[s], tokens = batch.offsets[s + 1] - begin;
+      if (tokens > 1) sizes[begin] = 1 / std::sqrt(static_cast<float>(tokens - 1));
+    }
     return sizes;
   }
 

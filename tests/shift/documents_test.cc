@@ -13,6 +13,7 @@
 
 #include "tests/runtime/refusal.h"
 #include "tests/temporary_directory.h"
+#include "text/prompts.h"
 
 namespace shiftrt {
 namespace {
@@ -50,6 +51,22 @@ class TextFiles : public testing::Test {
 
   const TemporaryDirectory directory_;
 };
+
+// A row of GSM8K is written as lm-evaluation-harness writes it; as a prompt it is the question.
+TEST_F(TextFiles, ARowMayHaveAQuestionAndAnAnswer) {
+  const fs::path lines = Write("a.jsonl", "{\"question\": \"1 + 1?\", \"answer\": \"It is 2.\"}\n");
+  const fs::path table = Write("a.csv", "id,question,answer\n7,1 + 1?,It is 2.\n");
+  for (const fs::path& file : {lines, table}) {
+    const Documents::Document document = Documents::Read(file).At(0);
+    EXPECT_EQ(document.text, "Question: 1 + 1?\nAnswer: It is 2.") << file;
+    EXPECT_EQ(document.text.substr(document.prompt), " It is 2.");
+    EXPECT_EQ(ReadPrompts(file.string(), true), std::vector<std::string>{"1 + 1?"});
+    EXPECT_EQ(ReadPrompts(file.string(), false), std::vector<std::string>{"Question: 1 + 1?\nAnswer:"});
+  }
+  EXPECT_EQ(Texts(Write("b.jsonl", R"({"text": "one", "question": "two", "answer": "three"})")),
+            std::vector<std::string>{"one"});
+  ExpectRefused(Write("c.jsonl", R"({"question": "two", "answer": 3})"), "\"question\" and \"answer\"");
+}
 
 TEST_F(TextFiles, ANullColumnIsOneThatIsNotThere) {
   const std::vector<std::string> wanted = Texts(Write("a.jsonl", R"({"instruction": "Add.", "output": "3"})"));

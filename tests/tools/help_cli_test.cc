@@ -119,6 +119,9 @@ TEST_F(Completion, KnowsValues) {
   EXPECT_EQ(Words({"run", "--model", "smollm2-1.7b-"}), "smollm2-1.7b-instruct");
   EXPECT_EQ(Words({"run", "--model", ""}), "") << "files";
   EXPECT_EQ(Words({"run", "--calib", "al"}), "alpaca");
+  EXPECT_EQ(Words({"run", "--recover-text", "ow"}), "own own:");
+  EXPECT_EQ(Words({"finetune", "--calib", "own,al"}), "own,alpaca");
+  EXPECT_EQ(Words({"run", "--calib", "ow"}), "") << "no text of a fit";
   EXPECT_EQ(Words({"run", "--seed", ""}), "");
   EXPECT_EQ(Words({"completion", "z"}), "zsh");
   EXPECT_EQ(Words({"frobnicate", "--a"}), "");

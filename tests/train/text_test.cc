@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/text.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -242,6 +243,87 @@ TEST(ReadingOrder, ReadsEverySequenceOncePerEpoch) {
     std::sort(epoch.begin(), epoch.end());
     for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(epoch[i], i);
   }
+}
+
+// The prompt "ask N" with the answer "reply N" and the end.
+OwnAnswers AnswersTo(int count, const Tokenizer& tokenizer) {
+  OwnAnswers own;
+  for (int i = 0; i < count; ++i) {
+    OwnAnswer& answer = own.answers.emplace_back();
+    answer.tokens = tokenizer.Encode(fmt::format("ask {} reply {}", i, i));
+    answer.prompt = std::ssize(fmt::format("ask {} ", i));
+    answer.tokens.push_back(tokenizer.eos_token());
+  }
+  return own;
+}
+
+TEST_F(TrainingTextTest, OfOwnAnswersTheAnswerIsPredicted) {
+  FinetuneSettings settings = Write("prompts.txt", "any\n");
+  settings.text = "own:" + settings.text;
+  settings.validation = 3;
+  const OwnAnswers own = AnswersTo(20, tokenizer_);
+  const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_, std::span(&own, 1));
+  EXPECT_EQ(texts.validation.sequences(), 3);
+  ASSERT_EQ(texts.training.sequences(), 17);
+  std::set<std::string> seen;
+  for (const TrainingText* text : {&texts.training, &texts.validation})
+    for (int64_t s = 0; s < text->sequences(); ++s) {
+      const std::string all = Sequence(*text, s), predicted = Sequence(*text, s, true);
+      EXPECT_TRUE(all.starts_with("ask ")) << all;
+      EXPECT_TRUE(predicted.starts_with("reply ") && predicted.ends_with("$")) << predicted;
+      EXPECT_EQ(all.find(predicted), all.size() - predicted.size());
+      seen.insert(all);
+    }
+  EXPECT_EQ(seen.size(), size_t{20});
+  EXPECT_NE(texts.source.find("own answers to prompts.txt"), std::string::npos) << texts.source;
+
+  // The weights of the loss follow: none for the prompt, one for each token of the answer.
+  const int64_t first[] = {0};
+  const TrainingBatch batch = PackBatches(texts.training, first, 100).front();
+  for (int64_t i = 0; i < std::ssize(batch.weights); ++i)
+    EXPECT_EQ(batch.weights[i], i >= texts.training.first_targets[0] ? 1.0f : 0.0f) << i;
+
+  settings.train_on_inputs = true;
+  const TrainingTexts whole = LoadTrainingTexts(settings, tokenizer_, std::span(&own, 1));
+  for (const int64_t target : whole.training.first_targets) EXPECT_EQ(target, 1);
+  EXPECT_NE(Refusal([&] { LoadTrainingTexts(settings, tokenizer_); }).find("are missing"), std::string::npos);
+  settings.validation_text = settings.text;
+  EXPECT_NE(Refusal([&] { LoadTrainingTexts(settings, tokenizer_, std::span(&own, 1)); }).find("validation_text"),
+            std::string::npos);
+}
+
+// Texts with shares have them in tokens until one of them is used up; the others lose what is left.
+TEST_F(TrainingTextTest, SharesAreOfTokens) {
+  std::string documents;
+  for (int i = 0; i < 300; ++i) documents += fmt::format("{{\"text\": \"document {} of the corpus\"}}\n", i);
+  const std::string corpus = Write("corpus.jsonl", documents).text, prompts = Write("prompts.txt", "any\n").text;
+  const OwnAnswers own = AnswersTo(100, tokenizer_);
+  const auto share = [&](const std::string& list) {
+    FinetuneSettings settings;
+    settings.text = list;
+    settings.validation = 10;
+    const TrainingTexts texts = LoadTrainingTexts(settings, tokenizer_, std::span(&own, 1));
+    EXPECT_EQ(texts.validation.sequences(), 10);
+    double answers = 0;
+    for (int64_t s = 0; s < texts.training.sequences(); ++s)
+      if (const std::string sequence = Sequence(texts.training, s); sequence.starts_with("ask"))
+        answers += static_cast<double>(sequence.size());
+    return answers / static_cast<double>(texts.training.tokens.size());
+  };
+  EXPECT_NEAR(share("own:" + prompts + "," + corpus), 0.5, 0.02);
+  EXPECT_NEAR(share("own:" + prompts + ":80%," + corpus + ":20%"), 0.8, 0.02);
+  EXPECT_NEAR(share("own:" + prompts + "," + corpus + ":70%"), 0.3, 0.02);
+
+  const auto refused = [&](const std::string& list) {
+    FinetuneSettings settings;
+    settings.text = list;
+    return Refusal([&] { LoadTrainingTexts(settings, tokenizer_, std::span(&own, 1)); });
+  };
+  EXPECT_NE(refused(corpus + ":70%," + prompts + ":20%").find("are 90% together, expected 100%"), std::string::npos);
+  EXPECT_NE(refused(corpus + ":100%," + prompts).find("expected less than 100%"), std::string::npos);
+  EXPECT_NE(refused(corpus + ":0%").find("expected a share above 0%"), std::string::npos);
+  EXPECT_NE(refused(corpus + ":x%").find("expected a share above 0%"), std::string::npos);
+  EXPECT_NE(refused("own:").find("expected a file of prompts"), std::string::npos);
 }
 
 }  // namespace
