@@ -88,7 +88,7 @@ class Search {
   // Least squares for scale and offset. With `below`, the offset is at most 0.
   void OfferBoth(const CodeSums& sums, bool below) {
     const float determinant = sums.w * sums.wqq - sums.wq * sums.wq;
-    if (!(determinant > 0)) return;
+    if (!(determinant > 1e-5f * sums.w * sums.wqq)) return OfferScale(sums);  // all codes are alike
     const Affine fitted = {(sums.w * sums.wqx - sums.wx * sums.wq) / determinant,
                            (sums.wqq * sums.wx - sums.wq * sums.wqx) / determinant};
     if (below && fitted.offset > 0) return OfferScale(sums);

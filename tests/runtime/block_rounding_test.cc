@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -102,9 +103,8 @@ TEST(BlockRounding, EachCodeIsTheNearest) {
       ASSERT_GE(code, grid.low);
       ASSERT_LE(code, grid.high);
       const float off = std::abs(Decoded(grid, block, i, code) - values[i]);
-      for (const int other : {code - 1, code + 1})
-        if (other >= grid.low && other <= grid.high)
-          EXPECT_LE(off, std::abs(Decoded(grid, block, i, other) - values[i]) * 1.0001f) << Name(type) << " " << i;
+      for (const int other : {std::max(code - 1, grid.low), std::min(code + 1, grid.high)})
+        EXPECT_LE(off, std::abs(Decoded(grid, block, i, other) - values[i]) * 1.0001f) << Name(type) << " " << i;
     }
   }
 }
