@@ -163,21 +163,21 @@ struct FinetuneReport {
 
 /// The settings of a repair in the words that the parsers of shiftrt/recipe.h read. Empty: not recorded.
 struct RecipeText {
-  std::string prune = {std::string quantise = {};  ///< Recipe::quantise
-};                                                 ///< Recipe::prune
-std::string correction = {};                       ///< Recipe::correction; "finetuned" after training
-std::string rank = {};                             ///< Recipe::rank
-std::string lambda = {};                           ///< Recipe::lambda
-std::string factorization = {};                    ///< Recipe::factorization
-std::string calibration_mode = {};                 ///< Recipe::mode
-std::string token_weight = {};                     ///< Recipe::weighting
-std::string heal = {};                             ///< Recipe::heal
-std::string merge = {};                            ///< Recipe::merge
-std::optional<bool> span = {};                     ///< Recipe::span
-std::optional<bool> penalize_bias = {};            ///< Recipe::penalize_bias
-std::optional<bool> gate = {};                     ///< Recipe::gate
-std::optional<uint64_t> seed = {};                 ///< Recipe::seed
-};                                                 // namespace shiftrt
+  std::string prune = {};                  ///< Recipe::prune
+  std::string correction = {};             ///< Recipe::correction; "finetuned" after training
+  std::string rank = {};                   ///< Recipe::rank
+  std::string lambda = {};                 ///< Recipe::lambda
+  std::string factorization = {};          ///< Recipe::factorization
+  std::string calibration_mode = {};       ///< Recipe::mode
+  std::string token_weight = {};           ///< Recipe::weighting
+  std::string heal = {};                   ///< Recipe::heal
+  std::string merge = {};                  ///< Recipe::merge
+  std::optional<bool> span = {};           ///< Recipe::span
+  std::optional<bool> penalize_bias = {};  ///< Recipe::penalize_bias
+  std::optional<bool> gate = {};           ///< Recipe::gate
+  std::optional<uint64_t> seed = {};       ///< Recipe::seed
+  std::string quantise = {};               ///< Recipe::quantise
+};
 
 /// Says how a model was made. Fields that the maker did not record are empty.
 struct Provenance {
