@@ -101,7 +101,7 @@ class Pipeline {
     const Stopwatch watch(result_.seconds.quantise);
     QuantisedPlan rounded = Quantise(job_, plan, recipe_.quantise);
     plan = std::move(rounded.plan);
-    // What a repair changed after the first time is rounded again, which that report covers.
+    // The second time rounds what the repair changed; the report is of the first, which rounded the most.
     if (!result_.quantised) {
       result_.quantised = std::move(rounded.report);
     } else {

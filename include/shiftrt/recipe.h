@@ -223,7 +223,7 @@ enum class Rounding {
   kImportance,  ///< "importance": the same, with scales for the least error weighted by the mean square of the inputs
   kFeedback,    ///< "feedback": each number makes good, on calibration text, for the errors of those before it (GPTQ)
 };
-/// When the kept blocks are rounded.
+/// The step before or after which the kept blocks are rounded.
 enum class QuantiseWhen {
   kBefore,  ///< "before": the repair is fitted to the rounded blocks
   kAfter,   ///< "after": the repaired model is rounded

@@ -12,12 +12,13 @@ namespace shiftrt {
 
 // Source: llama_tensor_get_type() of llama.cpp, without an importance matrix.
 struct Mixture {
-  const char* name;                          // "q4_k_m"
-  BlockType type;                            // of most matrices
-  BlockType value, value_more, value_first;  // of the value projection: usually, in the blocks that get more bits, and
-                                             // in the first two
-  BlockType output;                          // of the attention's output projection
-  BlockType down, down_more, down_first;     // of the down projection: likewise, and in the first sixteenth
+  const char* name;  // "q4_k_m"
+  BlockType type;    // the type of a matrix that has no field below
+  // The type of the value projection: as a rule, in the blocks that get more bits, and in the first two.
+  BlockType value, value_more, value_first;
+  BlockType output;  // the type of the attention's output projection
+  // The type of the down projection: as a rule, in the blocks that get more bits, and in the first sixteenth.
+  BlockType down, down_more, down_first;
   BlockType head;
   const char* summary;  // for people
 };

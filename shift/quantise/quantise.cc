@@ -118,7 +118,7 @@ class Quantiser {
     }
   };
 
-  // What the first matrices of a half read.
+  // The input of the first matrices of a half.
   Rows NormOf(const Rows& stream, const BlockWeights& block, Halves half) {
     const bool attention = half == Halves::kAttention, shared = config_.block.shared_norm;
     const TensorView& weight = shared ? block.shared_norm : attention ? block.input_norm : block.post_norm;
@@ -306,7 +306,8 @@ class Quantiser {
   DeviceMemory embedded_, normed_;
   std::vector<const Batch*> batches_;
   std::vector<KeptRows> streams_;
-  int64_t tokens_ = 0, index_ = 0, counted_ = 0;  // of the text; blocks and weights so far
+  int64_t tokens_ = 0;               // the tokens of the text
+  int64_t index_ = 0, counted_ = 0;  // blocks and weights so far
   double error_ = 0, size_ = 0;
   DepthPlan done_;
   QuantiseReport report_;

@@ -29,7 +29,7 @@ class InputGram {
 };
 
 struct RoundedMatrix {
-  TensorView tensor;                    // of the type asked for
+  TensorView tensor;                    // has the type asked for
   std::shared_ptr<const void> storage;  // keeps it alive
   double error = 0, size = 0;           // the sums of |X (W - Q)'|^2 and of |X W'|^2 over the text
 };

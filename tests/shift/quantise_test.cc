@@ -218,7 +218,7 @@ TEST_F(QuantisedModel, EveryMatrixHasItsType) {
     EXPECT_EQ(rounded.report.matrices, 6 * 7 + 1);
     EXPECT_LT(rounded.report.bytes_after, rounded.report.bytes_before / 5);
     EXPECT_EQ(std::isnan(rounded.report.error), std::string(rounding) == "nearest");
-    // What has its type stays as it is.
+    // A matrix that has its type stays as it is.
     const QuantisedPlan again =
         Quantise({context_, model_, calibration_, progress}, rounded.plan, ParseQuantise("q4_0"));
     EXPECT_EQ(again.plan.Fingerprint(), rounded.plan.Fingerprint());
