@@ -17,11 +17,11 @@ namespace shiftrt {
 namespace {
 
 constexpr BlockGrid kGrids[] = {
-    {DType::kQ4_0, 32, -8, 7, false, 0, 0},     {DType::kQ4_1, 32, 0, 15, true, 0, 0},
-    {DType::kQ5_0, 32, -16, 15, false, 0, 0},   {DType::kQ5_1, 32, 0, 31, true, 0, 0},
-    {DType::kQ8_0, 32, -127, 127, false, 0, 0}, {DType::kQ2_K, 16, 0, 3, true, 0, 15},
-    {DType::kQ3_K, 16, -4, 3, false, -32, 31},  {DType::kQ4_K, 32, 0, 15, true, 0, 63},
-    {DType::kQ5_K, 32, 0, 31, true, 0, 63},     {DType::kQ6_K, 16, -32, 31, false, -128, 127},
+    {DType::kQ4_0, false, 32, -8, 7, 0, 0},     {DType::kQ4_1, true, 32, 0, 15, 0, 0},
+    {DType::kQ5_0, false, 32, -16, 15, 0, 0},   {DType::kQ5_1, true, 32, 0, 31, 0, 0},
+    {DType::kQ8_0, false, 32, -127, 127, 0, 0}, {DType::kQ2_K, true, 16, 0, 3, 0, 15},
+    {DType::kQ3_K, false, 16, -4, 3, -32, 31},  {DType::kQ4_K, true, 32, 0, 15, 0, 63},
+    {DType::kQ5_K, true, 32, 0, 31, 0, 63},     {DType::kQ6_K, false, 16, -32, 31, -128, 127},
 };
 
 float RoundedToHalf(float value) { return static_cast<float>(Float16(value)); }

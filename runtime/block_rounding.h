@@ -17,9 +17,9 @@ struct BlockGrid {
   static constexpr int64_t kMostElements = 256, kMostGroups = 16;
 
   DType type;
-  int group;  // elements that share a scale
-  int low, high;
   bool offset;  // the groups have an offset beside the scale
+  int group;    // elements that share a scale
+  int low, high;
   // The integers, times a float16 number of the block, that the scales and the negated offsets of groups are stored as.
   // Both are 0 where a group is a block, whose scale and offset are float16 numbers.
   int least_scale, most_scale;

@@ -72,9 +72,7 @@ FitOptions FitOptionsOf(const Recipe& recipe, Spectra spectra) {
 }
 
 SettingSet Accepted(const Recipe& recipe) {
-  // Every corrected model can be rounded.
-  const SettingSet accepts = CorrectionOf(recipe).accepts | SettingSet{Setting::kQuantise};
-  return recipe.heal == Heal::kOff ? accepts : accepts | kTakenByHealing;
+  return recipe.heal == Heal::kOff ? CorrectionOf(recipe).accepts : CorrectionOf(recipe).accepts | kTakenByHealing;
 }
 
 void CheckOptions(const Recipe& recipe, const ModelConfig& config, bool split) {

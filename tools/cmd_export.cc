@@ -97,6 +97,8 @@ int Run(ExportCommand command) {
   std::optional<PruneSpec> prune;
   if (!command.prune.empty()) CheckHalves(prune.emplace(ParsePrune(command.prune)), command.settings.format);
   const QuantiseSpec quantise = command.quantise.empty() ? QuantiseSpec() : ParseQuantise(command.quantise);
+  if (!command.calib.empty() && command.prune.empty() && !quantise.any())
+    throw UsageError("--calib requires --prune or --quantize");
   if (quantise.any() && command.settings.format != "gguf")
     throw UsageError(
         fmt::format("--quantize goes with --format gguf: {} has no quantised blocks", command.settings.format));

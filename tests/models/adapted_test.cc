@@ -284,7 +284,7 @@ TEST_F(Adapted, HostileJson) {
     json.erase(key);
     ExpectJsonRefused(json, key);
   }
-  for (const Json& version : {Json(0), Json(5), Json("1"), Json(nullptr)})
+  for (const Json& version : {Json(0), Json(6), Json("1"), Json(nullptr)})
     ExpectJsonRefused("/version", version, "version");
   ExpectJsonRefused("/base", 3, "base");
   ExpectJsonRefused("/base", "base", "absolute");

@@ -78,5 +78,34 @@ TEST_F(QuantisedCli, IsRepairedTrainedSavedAndExported) {
   EXPECT_NEAR(Perplexity("hf"), pruned, 0.02 * pruned);  // in bfloat16
 }
 
+// A model is rounded on its way to a file, alone and repaired; what the file has is what was measured.
+TEST_F(QuantisedCli, IsRoundedToFewerBits) {
+  const Outcome exported = Command("export",
+                                   {"--format", "gguf", "--quantize", "q4_0", "--calib", Path("calibration.txt:16x64"),
+                                    "--save", Path("q4"), "--quiet"},
+                                   "wide");
+  ASSERT_EQ(exported.status, 0) << exported.err;
+  EXPECT_NE(exported.out.find("rounded to q4_0"), std::string::npos) << exported.out;
+  const Outcome inspected = Command("inspect", {"--json", Path("inspect.json")}, "q4/model.gguf");
+  ASSERT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_NEAR(Perplexity("q4/model.gguf"), Perplexity("wide"), 0.05 * Perplexity("wide"));
+
+  const Outcome run = Command("run",
+                              {"--prune", "layers=2", "--lra", "8", "--calib", Path("calibration.txt:16x64"), "--text",
+                               Path("heldout.txt"), "--max-tokens", "4", "--no-gate", "--quantize", "q8_0", "--save",
+                               Path("saved"), "--json", Path("run.json"), "--quiet"},
+                              "wide");
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto results = ReadJson("run.json");
+  EXPECT_EQ(results["quantised"]["mixture"], "q8_0");
+  EXPECT_GT(Perplexity("saved"), 1);
+
+  const Outcome refused =
+      Command("export", {"--format", "hf", "--quantize", "q4_0", "--save", Path("no"), "--quiet"}, "wide");
+  EXPECT_NE(refused.status, 0);
+  EXPECT_NE(refused.err.find("--quantize goes with --format gguf"), std::string::npos) << refused.err;
+  EXPECT_NE(Command("export", {"--format", "gguf", "--quantize", "q7", "--save", Path("no")}, "wide").status, 0);
+}
+
 }  // namespace
 }  // namespace shiftrt
