@@ -103,16 +103,21 @@ TEST_F(OwnTextCli, AnInterruptedCommandContinues) {
   ASSERT_EQ(Call(Recovery("whole", own_ + "," + Path("calibration.txt"), "tokens=3k")).status, 0);
   const auto run = Recovery("killed", own_ + "," + Path("calibration.txt"), "tokens=3k");
   const std::string expected = ReadFile(Answers().at(0));
+  // A file of answers that is not complete is there. One that is written first has another name for a moment.
+  const auto kept = [&] {
+    const auto answers = Answers();
+    return answers.size() == 1 && answers[0].extension() == ".partial";
+  };
   int status = 0;
   for (int attempt = 0; status == 0; ++attempt) {  // until the program is caught while it generates
     ASSERT_LT(attempt, 20);
     fs::remove_all(dir_ / "killed");
     for (const fs::path& file : Answers()) fs::remove(file);
     const pid_t child = Start(run, dir_ / "stdout", dir_ / "stderr");
-    while (Answers().empty() && !Ended(child)) ::usleep(200);
+    while (!kept() && !Ended(child)) ::usleep(200);
     ::kill(child, SIGINT);
     status = Wait(child);
-    if (status == 130 && Answers().at(0).extension() != ".partial") status = 0;
+    if (status == 130 && !kept()) status = 0;
   }
   EXPECT_EQ(status, 130);
   EXPECT_NE(ReadFile(dir_ / "stderr").find("finished answers are kept in"), std::string::npos)
