@@ -235,7 +235,7 @@ LanguageModel Quantise(const LanguageModel& model, const QuantiseSpec& spec, con
   made.recipe.quantise = Format(spec);
   if (!made.repair) made.repair.emplace();
   made.repair->quantised = std::move(rounded.report);
-  return WithPlan(inner, std::move(rounded.plan), std::move(made));
+  return WithPlan(inner, rounded.plan, std::move(made));
 }
 
 RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Resources& resources, Progress* progress,

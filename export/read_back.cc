@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "engine/decoder.h"
+#include "models/plan_checkpoint.h"
 #include "runtime/check.h"
 #include "runtime/random.h"
 
