@@ -224,8 +224,9 @@ LanguageModel Quantise(const LanguageModel& model, const QuantiseSpec& spec, con
                        const Resources& resources, Progress* progress) {
   const Model& inner = model.impl().model;
   const Context context = MakeContext(resources).ReducedPrecision();
+  CheckRounds(context, *inner.weights);
   CalibrationSet calibration;
-  if (spec.rounding != Rounding::kNearest)
+  if (spec.reads_text())
     calibration = LoadCalibration(TextOf(text, inner, "text"), inner.RequireTokenizer(), seed,
                                   CalibrationBatchTokens(context.device));
   ProgressOf reports(progress);

@@ -151,9 +151,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   writer.AddText("general.type", "model");
   writer.AddText("general.name",
                  fmt::format("{}, {} of {} blocks", original.name, original.kept.size(), original.layers));
-  // Quantised tensors that were not expanded are written as they came.
-  const bool as_they_came = IsQuantised(job.model.weights->blocks.front().up.dtype) && !job.settings.q8_0;
-  if (const std::string quantisation = QuantisationOf(*job.model.weights); !quantisation.empty() && !as_they_came) {
+  if (const std::string quantisation = DequantisedFrom(job); !quantisation.empty()) {
     writer.AddText("general.description", "dequantised from " + quantisation);
     notes.push_back(NoteOfQuantisation(*job.model.weights));
   }

@@ -58,7 +58,7 @@ std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
 }
 
 void VerifyHfDirectory(const ExportJob& job, const std::filesystem::path& directory) {
-  const bool expanded = IsQuantised(job.model.weights->blocks.front().up.dtype);
+  const bool expanded = IsQuantised(TensorsOf(*job.model.weights, *job.plan.Blocks().front()).up.dtype);
   CheckSameLogits(job, OpenModel(directory.string()), directory, expanded ? kRoundedTolerance : 0);
 }
 

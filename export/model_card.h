@@ -23,6 +23,10 @@ struct Original {
 // pruning command was given; the name of the directory.
 Original OriginalOf(const ExportJob& job);
 
+// The quantisation of the model's files, such as "Q4_K_M", if the export has other numbers than their blocks; "" if the
+// blocks are written as they came, and for a model that was not quantised.
+std::string DequantisedFrom(const ExportJob& job);
+
 // Markdown with the metadata block of the Hugging Face hub: https://huggingface.co/docs/hub/model-cards. `usage`: a
 // section of Markdown about this format. `notes`: those that the user is shown. `library`: the program that the hub
 // offers to open the model with.

@@ -122,20 +122,19 @@ class OwnReader {
     if (file_) tensors += file_->tensors().size() + file_->others().size();
     Check(taken_ == tensors, "{}: {} tensors, but the plan has {} of its own", path_, tensors, taken_);
   }
-  // Calls check(file, checksum) for each file.
-  template <typename Check>
-  void ForEachChecksum(const Check& check) const {
-    if (file_) check(kOwnTensors, ChecksumOf(*file_));
+  // Calls visit(file, checksum) for each file.
+  template <typename Visit>
+  void ForEachChecksum(const Visit& visit) const {
+    if (file_) visit(kOwnTensors, ChecksumOf(*file_));
     if (!quantised_) return;
     std::vector<NamedTensor> tensors;
     for (const auto& [name, tensor] : quantised_->tensors()) {
       const auto type = static_cast<BlockType>(tensor.type->code);
-      shiftrt::Check(!PlainType(type) && tensor.type->decode != nullptr,
-                     "{}: tensor {} is {}, expected a quantised type", quantised_->path().string(), name,
-                     tensor.type->name);
+      Check(!PlainType(type) && tensor.type->decode != nullptr, "{}: tensor {} is {}, expected a quantised type",
+            quantised_->path().string(), name, tensor.type->name);
       tensors.push_back({name, {tensor.data, DTypeOfBlocks(type), tensor.shape}});
     }
-    check(kOwnQuantised, shiftrt::ChecksumOf("", std::move(tensors)));
+    visit(kOwnQuantised, shiftrt::ChecksumOf("", std::move(tensors)));
   }
 
  private:

@@ -285,6 +285,13 @@ int64_t DepthPlan::BytesPerToken(const Weights& weights) const {
              [](const Lra& lra) { return lra.parameters() * static_cast<int64_t>(sizeof(float)); });
 }
 
+int64_t DepthPlan::Bytes(const Weights& weights) const {
+  const OutputWeights last = Output(weights);
+  const TensorView& table = last.table.empty() ? weights.embedding : last.table;
+  return BytesPerToken(weights) - weights.embedding.bytes() / weights.config.vocab +
+         (TiedHead(weights) ? 0 : table.bytes());
+}
+
 std::string DepthPlan::Fingerprint() const {
   std::string text;
   for (const Stage& stage : stages) {

@@ -161,6 +161,8 @@ struct DepthPlan {
   // The bytes that one decoded token reads: every weight of the halves that run, adapters, norms and the head, and one
   // row of the embedding table.
   int64_t BytesPerToken(const Weights& weights) const;
+  // The bytes of all weights of that model as a file has them, its adapters in float32. A tied head counts once.
+  int64_t Bytes(const Weights& weights) const;
   // Identifies what the plan computes over a model: a 64-bit hash, as hex, of the layers, the halves, and the bytes of
   // adapters and of tensors that blocks or the output have of their own.
   std::string Fingerprint() const;

@@ -131,6 +131,7 @@ Recipe Normalized(Recipe recipe) {
 bool ReadsText(const Recipe& recipe, bool scored) {
   if (CorrectionOf(recipe).needs != Needs::kNothing && recipe.gram.load.empty()) return true;
   if (!scored && NeedCalibration({recipe.prune})) return true;
+  if (recipe.quantise.reads_text()) return true;
   return std::any_of(Settings().begin(), Settings().end(),
                      [&](const SettingRow& row) { return row.reads_text && row.used(recipe); });
 }

@@ -101,7 +101,7 @@ class Pipeline {
     const Stopwatch watch(result_.seconds.quantise);
     QuantisedPlan rounded = Quantise(job_, plan, recipe_.quantise);
     plan = std::move(rounded.plan);
-    // The second time rounds what the repair changed; the report is of the first, which rounded the most.
+    // The second time rounds what the repair changed; the report is of the first, which rounded all matrices.
     if (!result_.quantised) {
       result_.quantised = std::move(rounded.report);
     } else {
@@ -318,6 +318,7 @@ class Pipeline {
 ShiftResult Shift(const ShiftJob& job, const Recipe& recipe, Spectra spectra) {
   const bool split = !job.model.weights->shares.empty();
   CheckOptions(recipe, job.model.weights->config, split);
+  if (recipe.quantise.any()) CheckRounds(job.context, *job.model.weights);
   Recipe settled = recipe;
   settled.mode = ModeOf(recipe, split);
   return Pipeline(job, settled, spectra).Run();

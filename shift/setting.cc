@@ -46,8 +46,7 @@ const std::vector<SettingRow>& Settings() {
       {kSavedSums, "gram.save", "saving sums", kFileSums, [](const Recipe& r) { return !r.gram.save.empty(); }},
       {kAllSums, "gram.all_layers", "saving the sums of all layers", kFileSums,
        [](const Recipe& r) { return r.gram.all_layers; }},
-      {kQuantise, "quantize", "rounding to fewer bits", "", [](const Recipe& r) { return r.quantise.any(); }, nullptr,
-       true},
+      {kQuantise, "quantize", "rounding to fewer bits", "", [](const Recipe& r) { return r.quantise.any(); }},
   };
   return table;
 }

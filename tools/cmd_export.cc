@@ -68,7 +68,7 @@ LanguageModel Pruned(const ExportCommand& command, const PruneSpec& prune, const
 LanguageModel Rounded(const ExportCommand& command, const QuantiseSpec& spec, const LanguageModel& model,
                       const Resources& resources, Progress& progress) {
   CalibrationSpec text;
-  if (spec.rounding != Rounding::kNearest) text = CalibrationFor(command.calib, model, command.common);
+  if (spec.reads_text()) text = CalibrationFor(command.calib, model, command.common);
   LanguageModel rounded = Quantise(model, spec, text, command.common.seed, resources, &progress);
   PrintQuantised(*rounded.MadeBy()->repair->quantised);
   return rounded;

@@ -201,6 +201,7 @@ DryRun Planned(const RunOptions& options, const Recipe& recipe) {
   if (!options.report.empty()) besides.emplace_back("--report");
   if (HasOwnTexts(options.recover_text) && ParseTrainingBudget(options.recover).tokens > 0)
     besides.emplace_back("the answers of --recover-text own");
+  if (recipe.quantise.any()) besides.emplace_back("the rounding of --quantize");
   return {options.dry_run,      options.common, options.comparison, recipe,
           options.recipe.calib, besides,        options.recover,    options.recover_loss};
 }
@@ -218,6 +219,11 @@ int Run(const RunOptions& options) {
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
   const std::vector<ExportTarget> exports =
       ParseExportTargets(options.exports, options.save, !options.recover.empty(), recipe);
+  if (!options.recover.empty() && recipe.quantise.any())
+    FailUsage(
+        "--recover does not go with --quantize: what it trains gets 16 bits. Save the recovered model, and round it: "
+        "shiftrt export --model DIR --format gguf --quantize {} --save GGUF_DIR",
+        recipe.quantise.mixture);
   if (!options.recover.empty()) {  // an error in it is reported before any work
     ParseTrainingBudget(options.recover);
     ParseTrainingLoss(options.recover_loss);

@@ -236,6 +236,8 @@ struct QuantiseSpec {
 
   /// \return whether anything is rounded
   bool any() const { return !mixture.empty(); }
+  /// \return whether the rounding reads calibration text
+  bool reads_text() const { return any() && rounding != Rounding::kNearest; }
 };
 /// \param text "off" or "MIXTURE[,nearest|importance|feedback][,before|after]", for example "q4_k_m"
 /// \return the types

@@ -14,13 +14,13 @@ constexpr Mixture Uniform(const char* name, BlockType type, BlockType head, cons
 }
 
 constexpr Mixture kMixtures[] = {
-    Uniform("q8_0", kQ8_0, kQ8_0, "8.5 bits, as good as bfloat16"),
-    Uniform("q6_k", kQ6_K, kQ6_K, "6.6 bits"),
-    {"q5_k_m", kQ5_K, kQ5_K, kQ6_K, kQ5_K, kQ5_K, kQ5_K, kQ6_K, kQ5_K, kQ6_K, "5.7 bits"},
-    {"q4_k_m", kQ4_K, kQ4_K, kQ6_K, kQ4_K, kQ4_K, kQ4_K, kQ6_K, kQ4_K, kQ6_K, "4.9 bits, the usual choice"},
-    Uniform("q4_0", kQ4_0, kQ6_K, "4.5 bits, for programs that read nothing else"),
-    {"q3_k_m", kQ3_K, kQ4_K, kQ4_K, kQ5_K, kQ4_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, "3.9 bits"},
-    {"q2_k", kQ2_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ6_K, "3.2 bits"},
+    Uniform("q8_0", kQ8_0, kQ8_0, "8.5 bits per weight"),
+    Uniform("q6_k", kQ6_K, kQ6_K, "6.6 bits per weight"),
+    {"q5_k_m", kQ5_K, kQ5_K, kQ6_K, kQ5_K, kQ5_K, kQ5_K, kQ6_K, kQ5_K, kQ6_K, "5.7 bits per weight"},
+    {"q4_k_m", kQ4_K, kQ4_K, kQ6_K, kQ4_K, kQ4_K, kQ4_K, kQ6_K, kQ4_K, kQ6_K, "4.8 bits per weight"},
+    Uniform("q4_0", kQ4_0, kQ6_K, "4.5 bits per weight"),
+    {"q3_k_m", kQ3_K, kQ4_K, kQ4_K, kQ5_K, kQ4_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, "3.7 bits per weight"},
+    {"q2_k", kQ2_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ6_K, "2.9 bits per weight"},
 };
 
 // The first and the last eighth of the blocks, and every third one between them, get more bits.

@@ -20,7 +20,7 @@ struct Mixture {
   // The type of the down projection: as a rule, in the blocks that get more bits, and in the first sixteenth.
   BlockType down, down_more, down_first;
   BlockType head;
-  const char* summary;  // for people
+  const char* summary;  // for people: the bits of the blocks of a Qwen2 of 1.5B
 };
 std::span<const Mixture> Mixtures();
 // Throws UsageError listing the names for an unknown one.

@@ -8,15 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "engine/backend.h"
-#include "engine/ops.h"
+#include "engine/decoder.h"
 #include "models/block_tensors.h"
 #include "models/own_tensors.h"
 #include "runtime/check.h"
 #include "runtime/linalg/large.h"
 #include "shift/quantise/mixture.h"
 #include "shift/quantise/round_matrix.h"
-#include "shift/sums/streams.h"
+#include "shift/sums/row_norm.h"
 
 namespace shiftrt {
 
@@ -31,80 +30,84 @@ class Quantiser {
         plan_(plan),
         spec_(spec),
         mixture_(FindMixture(spec.mixture)),
-        ops_(MakeCpuOps(job.context, weights_)),
+        norm_(job.context, weights_),
         decoder_(job.context, weights_, DepthPlan::Original(config_.layers)) {
     report_.mixture = mixture_.name;
   }
 
   QuantisedPlan Run() {
-    report_.bytes_before = FileBytes(plan_);
-    CountWork();
-    Start();
+    report_.bytes_before = report_.bytes_after = plan_.Bytes(*weights_);
+    const int64_t work = CountWork();
+    if (work == 0) return {plan_, std::move(report_)};
+    job_.progress.Begin("rounding weights (millions)", work / kMillion);
     const linalg::ReportsSolves reports(job_.progress);
     for (const Stage& stage : plan_.stages)
       stage.Visit([&](const BlockStage& block) { Block(block); },
                   [&](const AdapterStage&) {
-                    Advance(stage);
+                    pending_.push_back(stage);
                     done_.stages.push_back(stage);
                   });
     done_.output = Output();
     job_.progress.End();
-    report_.bytes_after = FileBytes(done_);
+    report_.bytes_after = done_.Bytes(*weights_);
     report_.tokens = tokens_;
     if (size_ > 0) report_.error = error_ / size_;
     return {std::move(done_), std::move(report_)};
   }
 
  private:
-  bool reads_text() const { return spec_.rounding != Rounding::kNearest; }
-
-  // The bytes of a file with the plan's weights, its adapters in float32.
-  int64_t FileBytes(const DepthPlan& plan) const {
-    const OutputWeights output = plan.Output(*weights_);
-    int64_t bytes = output.table.empty() ? weights_->embedding.bytes() : output.table.bytes();
-    if (!plan.TiedHead(*weights_)) bytes += output.head.bytes();
-    for (const BlockStage* block : plan.Blocks())
-      ForEachTensor(TensorsOf(*weights_, *block), block->halves,
-                    [&](const BlockTensor&, const TensorView& tensor) { bytes += tensor.bytes(); });
-    for (const AdapterStage* adapter : plan.Adapters())
-      bytes += adapter->lra->parameters() * static_cast<int64_t>(sizeof(float));
-    return bytes;
+  static bool ToBeRounded(const TensorView& tensor, BlockType type) {
+    return !PlainType(type) && tensor.dtype != DTypeOfBlocks(type);
+  }
+  // Calls visit(row, type) for each matrix of some halves of kept block `index` that does not have its type.
+  template <typename Visit>
+  void ForEachToBeRounded(const BlockWeights& block, Halves halves, int64_t index, const Visit& visit) const {
+    ForEachTensor(block, halves, [&](const BlockTensor& row, const TensorView& tensor) {
+      if (row.kind != BlockTensor::Kind::kMatrix) return;
+      const BlockType type = TypeIn(mixture_, row, index, plan_.blocks(), config_);
+      if (ToBeRounded(tensor, type)) visit(row, type);
+    });
+  }
+  bool HeadToBeRounded() const { return ToBeRounded(plan_.Output(*weights_).head, HeadTypeIn(mixture_, config_)); }
+  bool TableToBeRounded() const {
+    return !config_.tied_head && plan_.Output(*weights_).table.empty() &&
+           ToBeRounded(weights_->embedding, TableTypeIn(mixture_, config_));
   }
 
-  // The number of weights is the measure of the work.
-  void CountWork() {
-    int64_t weights = 0;
-    for (const BlockStage* block : plan_.Blocks())
-      ForEachTensor(TensorsOf(*weights_, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
-        if (row.kind == BlockTensor::Kind::kMatrix) weights += tensor.elements();
-      });
-    job_.progress.Begin("rounding weights (millions)", (weights + weights_->head.elements()) / kMillion);
+  // The number of weights that are to be rounded.
+  int64_t CountWork() const {
+    int64_t work = HeadToBeRounded() ? weights_->head.elements() : 0, index = 0;
+    if (TableToBeRounded()) work += weights_->embedding.elements();
+    for (const BlockStage* stage : plan_.Blocks()) {
+      const BlockWeights& block = TensorsOf(*weights_, *stage);
+      ForEachToBeRounded(block, stage->halves, index++,
+                         [&](const BlockTensor& row, BlockType) { work += (block.*row.member).elements(); });
+    }
+    return work;
   }
 
+  // The embeddings of the text.
   void Start() {
-    if (!reads_text()) return;
     Check(!job_.calibration.fit.empty(), "there is no calibration text, which the rounding reads");
+    Decoder embedding(job_.context, weights_, DepthPlan::Original(config_.layers),
+                      {{0, TapPoint::kInput, [&](const Rows& rows, const Batch&) { streams_.back().Set(rows); }}});
     for (const Batch& batch : job_.calibration.fit) {
       if (tokens_ >= kRoundingTokens) break;
       batches_.push_back(&batch);
       tokens_ += batch.size();
-      streams_.emplace_back().Set(Embedded(batch));
+      streams_.emplace_back();
+      embedding.Forward(batch, /*taps_only=*/true);
     }
-  }
-  Rows Embedded(const Batch& batch) {
-    embedded_ = ops_->Allocate(batch.size() * config_.hidden);
-    const DeviceMatrix<float> h = embedded_.matrix(batch.size(), config_.hidden);
-    ops_->Begin(LayerCall{.batch = batch});
-    ops_->Embed(h);
-    return ops_->AsRows(h);
   }
 
-  // Takes the streams through a stage.
-  void Advance(const Stage& stage) {
-    for (size_t b = 0; b < streams_.size(); ++b) {
-      streams_[b].Set(decoder_.Resume(*batches_[b], streams_[b].rows(), {&stage, 1}));
+  // Takes the streams through the stages that they have yet to run. They run only where something is measured.
+  void AdvanceStreams() {
+    if (streams_.empty()) Start();
+    for (size_t b = 0; b < streams_.size() && !pending_.empty(); ++b) {
+      streams_[b].Set(decoder_.Resume(*batches_[b], streams_[b].rows(), pending_));
       job_.progress.Advance(0);  // this may interrupt the work
     }
+    pending_.clear();
   }
 
   // The sums of what the matrices of some halves read.
@@ -123,13 +126,7 @@ class Quantiser {
     const bool attention = half == Halves::kAttention, shared = config_.block.shared_norm;
     const TensorView& weight = shared ? block.shared_norm : attention ? block.input_norm : block.post_norm;
     const TensorView& bias = shared ? block.shared_norm_bias : attention ? block.input_norm_bias : block.post_norm_bias;
-    return NormOf(stream, {weight, bias});
-  }
-  Rows NormOf(const Rows& stream, const NormOperands& norm) {
-    if (normed_.count() < stream.count() * config_.hidden) normed_ = ops_->Allocate(stream.count() * config_.hidden);
-    const DeviceMatrix<float> to = normed_.matrix(stream.count(), config_.hidden);
-    ops_->Norm(stream.host(), norm, to);
-    return ops_->AsRows(to);
+    return norm_.Of(stream, {weight, bias});
   }
 
   // Runs the halves of `stage` from the streams, which stay where they are, and adds up what its matrices read. An
@@ -137,6 +134,7 @@ class Quantiser {
   // projections are, too: without that, the first token of a text, whose stream is a thousand times larger in many
   // models, would decide the sums.
   Inputs Measure(const BlockStage& stage) {
+    AdvanceStreams();
     Inputs inputs;
     KeptRows heads, activation;
     std::vector<Tap> taps;
@@ -193,19 +191,14 @@ class Quantiser {
   }
 
   void Block(const BlockStage& block) {
-    const bool together = config_.block.parallel && block.halves == Halves::kBoth;
     const auto own = std::make_shared<OwnBlock>(*weights_, block);
+    std::vector<Halves> parts = {block.halves};
+    if (block.halves == Halves::kBoth && !config_.block.parallel) parts = {Halves::kAttention, Halves::kMlp};
     bool changed = false;
-    std::vector<Halves> parts;
-    if (together) {
-      parts = {Halves::kBoth};
-    } else {
-      if (RunsAttention(block.halves)) parts.push_back(Halves::kAttention);
-      if (RunsMlp(block.halves)) parts.push_back(Halves::kMlp);
-    }
     for (const Halves part : parts) {
-      changed |= RoundPart({block.layer, part, OwnBlock::Share(own)}, *own);
-      Advance(BlockStage{block.layer, part, OwnBlock::Share(own)});
+      const BlockStage stage = {block.layer, part, OwnBlock::Share(own)};
+      changed |= RoundPart(stage, *own);
+      pending_.emplace_back(stage);
     }
     ++index_;
     done_.stages.emplace_back(changed ? BlockStage{block.layer, block.halves, OwnBlock::Share(own)} : block);
@@ -213,87 +206,66 @@ class Quantiser {
 
   // Rounds the matrices of the halves of `stage`, whose tensors are those of `own`.
   bool RoundPart(const BlockStage& stage, OwnBlock& own) {
-    struct Wanted {
-      const BlockTensor* row;
-      BlockType type;
-    };
-    std::vector<Wanted> wanted;
-    ForEachTensor(own.weights(), stage.halves, [&](const BlockTensor& row, const TensorView& tensor) {
-      if (row.kind != BlockTensor::Kind::kMatrix) return;
-      const BlockType type = TypeIn(mixture_, row, index_, plan_.blocks(), config_);
-      if (ToBeRounded(tensor, type)) {
-        wanted.push_back({&row, type});
-      } else {
-        job_.progress.Advance(Millions(tensor));
-      }
-    });
+    std::vector<std::pair<const BlockTensor*, BlockType>> wanted;
+    ForEachToBeRounded(own.weights(), stage.halves, index_,
+                       [&](const BlockTensor& row, BlockType type) { wanted.emplace_back(&row, type); });
     if (wanted.empty()) return false;
     Inputs inputs;
-    if (reads_text()) inputs = Measure(stage);
+    if (spec_.reads_text()) inputs = Measure(stage);
     std::map<const void*, Matrix<float>> roots;  // by the Gram matrix that they are of
     for (const auto& [row, type] : wanted) {
       std::optional<InputGram>& gram = inputs.Of(*row);
       Matrix<float>& root = roots[&gram];
       if (gram && root.empty()) root = gram->TakeRoot(job_.context);
-      const TensorView tensor = own.weights().*row->member;
-      const RoundedMatrix rounded = Round(row->name, tensor, type, root);
+      const RoundedMatrix rounded = Round(row->name, own.weights().*row->member, type, root);
       own.Replace(row->member, rounded.tensor, rounded.storage);
     }
     return true;
   }
 
-  static bool ToBeRounded(const TensorView& tensor, BlockType type) {
-    return !PlainType(type) && tensor.dtype != DTypeOfBlocks(type);
-  }
-
   // Without a root, nothing was measured, and all inputs count alike.
   RoundedMatrix Round(const char* name, const TensorView& tensor, BlockType type, const Matrix<float>& root) {
-    RoundedMatrix rounded = RoundMatrix(job_.context, name, tensor, type, root.view(), spec_.rounding);
+    RoundedMatrix rounded =
+        RoundMatrix(job_.context, name, tensor, type, root.view(), root.empty() ? Rounding::kNearest : spec_.rounding);
     error_ += rounded.error;
     size_ += rounded.size;
     ++report_.matrices;
-    job_.progress.Advance(Millions(tensor));
+    // Rounded so that the sum over all matrices is the total.
+    const int64_t before = counted_ / kMillion;
+    counted_ += tensor.elements();
+    job_.progress.Advance(counted_ / kMillion - before);
     return rounded;
   }
 
-  // The head reads the norm of the last streams.
+  // The root for the head, which reads the norm of the last streams.
+  Matrix<float> RootOfHead(const OutputWeights& output) {
+    AdvanceStreams();
+    InputGram gram(config_.hidden);
+    for (const KeptRows& stream : streams_)
+      gram.Add(job_.context, norm_.Of(stream.rows(), {output.final_norm, output.final_norm_bias}).host());
+    return gram.TakeRoot(job_.context);
+  }
+
   std::shared_ptr<const OutputWeights> Output() {
+    if (!HeadToBeRounded() && !TableToBeRounded()) return plan_.output;
     const auto own = std::make_shared<OwnOutput>(*weights_, plan_);
-    const OutputWeights& output = own->weights();
-    const TensorView head = output.head;
-    const BlockType type = HeadTypeIn(mixture_, config_);
-    bool changed = false;
-    if (ToBeRounded(head, type)) {
-      Matrix<float> root;
-      if (reads_text()) {
-        InputGram gram(config_.hidden);
-        for (const KeptRows& stream : streams_)
-          gram.Add(job_.context, NormOf(stream.rows(), {output.final_norm, output.final_norm_bias}).host());
-        root = gram.TakeRoot(job_.context);
-      }
-      const bool tied = plan_.TiedHead(*weights_);
-      const RoundedMatrix rounded = Round("the head", head, type, root);
+    const bool table = TableToBeRounded();
+    if (HeadToBeRounded()) {
+      const OutputWeights output = own->weights();
+      const Matrix<float> root = spec_.reads_text() ? RootOfHead(output) : Matrix<float>();
+      const RoundedMatrix rounded = Round("the head", output.head, HeadTypeIn(mixture_, config_), root);
       own->Replace(&OutputWeights::head, rounded.tensor, rounded.storage);
-      if (tied) own->Replace(&OutputWeights::table, rounded.tensor, rounded.storage);
-      changed = true;
+      if (plan_.TiedHead(*weights_)) own->Replace(&OutputWeights::table, rounded.tensor, rounded.storage);
     }
-    if (const BlockType table = TableTypeIn(mixture_, config_);
-        output.table.empty() && !weights_->config.tied_head && ToBeRounded(weights_->embedding, table)) {
+    if (table) {  // its rows are no products' operands: no input weighs their errors
       const RoundedMatrix rounded =
-          RoundMatrix(job_.context, "the embedding table", weights_->embedding, table, {}, Rounding::kNearest);
+          Round("the embedding table", weights_->embedding, TableTypeIn(mixture_, config_), {});
       own->Replace(&OutputWeights::table, rounded.tensor, rounded.storage);
-      changed = true;
     }
-    return changed ? OwnOutput::Share(own) : plan_.output;
+    return OwnOutput::Share(own);
   }
 
   static constexpr int64_t kMillion = 1'000'000;
-  // Rounded so that the sum over all matrices is the total.
-  int64_t Millions(const TensorView& tensor) {
-    const int64_t before = counted_ / kMillion;
-    counted_ += tensor.elements();
-    return counted_ / kMillion - before;
-  }
 
   const ShiftJob& job_;
   const std::shared_ptr<const Weights> weights_;
@@ -301,11 +273,11 @@ class Quantiser {
   const DepthPlan& plan_;
   const QuantiseSpec& spec_;
   const Mixture& mixture_;
-  const std::unique_ptr<Ops> ops_;
+  RowNorm norm_;
   Decoder decoder_;
-  DeviceMemory embedded_, normed_;
   std::vector<const Batch*> batches_;
-  std::vector<KeptRows> streams_;
+  std::vector<KeptRows> streams_;    // by batch; none before the first measurement
+  std::vector<Stage> pending_;       // stages that the streams have yet to run
   int64_t tokens_ = 0;               // the tokens of the text
   int64_t index_ = 0, counted_ = 0;  // blocks and weights so far
   double error_ = 0, size_ = 0;
@@ -315,10 +287,14 @@ class Quantiser {
 
 }  // namespace
 
-QuantisedPlan Quantise(const ShiftJob& job, const DepthPlan& plan, const QuantiseSpec& spec) {
-  if (job.model.weights->split()) FailUsage(Field("quantize"), "it needs the whole model in each process");
-  if (job.context.device == Device::kCuda)
+void CheckRounds(const Context& context, const Weights& weights) {
+  if (weights.split()) FailUsage(Field("quantize"), "it needs the whole model in each process");
+  if (context.device == Device::kCuda)
     FailUsage(Field("quantize"), "a GPU's products read no quantised matrices: round on the CPU (--device cpu)");
+}
+
+QuantisedPlan Quantise(const ShiftJob& job, const DepthPlan& plan, const QuantiseSpec& spec) {
+  CheckRounds(job.context, *job.model.weights);
   return Quantiser(job, plan, spec).Run();
 }
 

@@ -21,6 +21,9 @@ struct QuantisedPlan {
 // quantised matrices, and Error as RoundMatrix() does.
 QuantisedPlan Quantise(const ShiftJob& job, const DepthPlan& plan, const QuantiseSpec& spec);
 
+// Throws UsageError for a model that is split over processes, and for a GPU, whose products read no quantised matrices.
+void CheckRounds(const Context& context, const Weights& weights);
+
 // The tokens of the text that are read.
 constexpr int64_t kRoundingTokens = 16384;
 

@@ -18,7 +18,7 @@ RowNorm::RowNorm(const Context& context, std::shared_ptr<const Weights> weights)
       weight_(NormOfGainOne(weights_->config)),
       view_{weight_.data(), DType::kFloat32, {weight_.cols()}} {}
 
-Rows RowNorm::Of(const Rows& stream) {
+Rows RowNorm::Of(const Rows& stream, const NormOperands& norm) {
   if (ops_ == nullptr && stream.on_host()) ops_ = MakeCpuOps(context_, weights_);
   if (ops_ == nullptr) {
     const auto which = std::find(context_.gpus.begin(), context_.gpus.end(), stream.gpu()) - context_.gpus.begin();
@@ -30,7 +30,7 @@ Rows RowNorm::Of(const Rows& stream) {
     normed_ = ops_->Allocate(from.rows * from.cols);
   }
   const DeviceMatrix<float> to = normed_.matrix(from.rows, from.cols);
-  ops_->Norm(from, {view_}, to);
+  ops_->Norm(from, norm, to);
   return ops_->AsRows(to);
 }
 
