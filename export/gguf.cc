@@ -151,7 +151,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   writer.AddText("general.type", "model");
   writer.AddText("general.name",
                  fmt::format("{}, {} of {} blocks", original.name, original.kept.size(), original.layers));
-  if (const std::string quantisation = DequantisedFrom(job); !quantisation.empty()) {
+  if (const std::string quantisation = DequantisedFrom(job, /*blocks=*/true); !quantisation.empty()) {
     writer.AddText("general.description", "dequantised from " + quantisation);
     notes.push_back(NoteOfQuantisation(*job.model.weights));
   }

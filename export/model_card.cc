@@ -106,19 +106,19 @@ Original OriginalOf(const ExportJob& job) {
   return original;
 }
 
-std::string DequantisedFrom(const ExportJob& job) {
+std::string DequantisedFrom(const ExportJob& job, bool blocks) {
   const BlockStage& first = *job.plan.Blocks().front();
   const TensorView& up = TensorsOf(*job.model.weights, first).up;
-  const bool as_they_came = job.settings.format == "gguf" && !job.settings.q8_0 && IsQuantised(up.dtype) &&
+  const bool as_they_came = blocks && !job.settings.q8_0 && IsQuantised(up.dtype) &&
                             up.data == job.model.weights->blocks[first.layer].up.data;
   return as_they_came ? "" : QuantisationOf(*job.model.weights);
 }
 
 // The type of the matrices in the export, for people.
-static std::string TypeOfWeights(const ExportJob& job) {
+static std::string TypeOfWeights(const ExportJob& job, bool blocks) {
   if (job.settings.q8_0) return "Q8_0";
   const DType type = job.model.weights->embedding.dtype;
-  if (job.settings.format != "gguf") return Name(ExpandedType(type));
+  if (!blocks) return Name(ExpandedType(type));
   if (const std::string& rounded = job.provenance.recipe.quantise; !rounded.empty() && rounded != "off") return rounded;
   return IsQuantised(type) ? QuantisationOf(*job.model.weights) : Name(type);
 }
@@ -126,6 +126,7 @@ static std::string TypeOfWeights(const ExportJob& job) {
 std::string ModelCard(const ExportJob& job, const std::string& usage, const std::vector<std::string>& notes,
                       const char* library) {
   const Original original = OriginalOf(job);
+  const bool blocks = library == std::string_view("gguf");
   const Provenance& how = job.provenance;
   std::string card = "---\n" + LicenceLines(job.model.directory / "README.md");
   if (original.on_hub) card += fmt::format("base_model: {}\n", original.name);
@@ -168,8 +169,8 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
     card += Row("tokens of fine-tuning", Count(how.finetune->tokens));
   }
   card += Row("parameters", std::to_string(job.plan.Parameters(*job.model.weights)));
-  card += Row("type of the weights", TypeOfWeights(job));
-  card += Row("dequantised from", DequantisedFrom(job));
+  card += Row("type of the weights", TypeOfWeights(job, blocks));
+  card += Row("dequantised from", DequantisedFrom(job, blocks));
   card += Row("written by", "shiftrt " SHIFTRT_VERSION);
   card += Measured(how);
   card += "\n## Use\n\n" + usage;

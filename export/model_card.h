@@ -24,8 +24,8 @@ struct Original {
 Original OriginalOf(const ExportJob& job);
 
 // The quantisation of the model's files, such as "Q4_K_M", if the export has other numbers than their blocks; "" if the
-// blocks are written as they came, and for a model that was not quantised.
-std::string DequantisedFrom(const ExportJob& job);
+// blocks are written as they came, and for a model that was not quantised. `blocks`: the format has quantised blocks.
+std::string DequantisedFrom(const ExportJob& job, bool blocks);
 
 // Markdown with the metadata block of the Hugging Face hub: https://huggingface.co/docs/hub/model-cards. `usage`: a
 // section of Markdown about this format. `notes`: those that the user is shown. `library`: the program that the hub

@@ -50,6 +50,7 @@ int Bits(const ConfigReader& settings, const char* key, const char* method, cons
 
 // Two positive numbers under `key`: the rows and the columns of a block.
 std::pair<int64_t, int64_t> BlockOf(const ConfigReader& settings, const char* key) {
+  Check(settings.Has(key), "{}: {} is missing", settings.file(), key);
   const Json& value = settings[key];
   const auto is_size = [](const Json& side) { return side.is_number_integer() && side >= 1 && side <= kMaxBlock; };
   Check(value.is_array() && value.size() == 2 && is_size(value[0]) && is_size(value[1]),
