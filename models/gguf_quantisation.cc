@@ -55,8 +55,8 @@ std::string NoteOfQuantisation(const Weights& weights) {
   const std::string embedding = type_of(weights.embedding), head = type_of(weights.head);
   if (!weights.config.tied_head && embedding != head)
     note += fmt::format(
-        " The file has the embedding table in {} and the head in {}: they are two tensors here, even if the model had "
-        "one for both.",
+        " The original's file has the embedding table in {} and the head in {}: they are two tensors here, even if the "
+        "model had one for both.",
         embedding, head);
   return note;
 }

@@ -42,6 +42,7 @@ struct RunOptions {
   ComparisonOptions comparison;
   EvaluationOptions evaluation{.tasks = ""};
   std::string save, report, recover, recover_text, recover_loss = Name(RecoverySettings().loss);
+  double recover_rate = RecoverySettings().rate;
   bool save_weights = false, no_gate = false;
   std::vector<std::string> exports;
   ExportSettings exporting;
@@ -147,8 +148,9 @@ std::string RecoveryText(const RunOptions& options, const LanguageModel& model) 
 fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repaired) {
   if (!options.save.empty()) return CheckpointBeside(options.save);
   return CacheFile("recover",
-                   fmt::format("{} {} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
-                               options.recover, options.recover_text, options.recover_loss, options.common.seed),
+                   fmt::format("{} {} {} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
+                               options.recover, options.recover_text, options.recover_loss, options.recover_rate,
+                               options.common.seed),
                    ".checkpoint");
 }
 
@@ -157,6 +159,7 @@ FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired,
                        const Resources& resources) {
   FinetuneSettings settings = RecoverySettings(ParseTrainingBudget(options.recover));
   settings.loss = ParseTrainingLoss(options.recover_loss);
+  settings.rate = options.recover_rate;
   settings.adapters = repaired.Adapters() > 0;
   settings.text = RecoveryText(options, repaired);
   settings.seed = options.common.seed;
@@ -165,6 +168,11 @@ FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired,
                                      {"", /*describes=*/true, options.common.quiet, options.common.processes->first()});
   fmt::print("recovered with {} tokens in {} steps: the state after step {} is kept\n\n", result.history.tokens,
              result.history.steps(), result.history.BestStep());
+  if (result.history.BestStep() == 0)
+    fmt::print(stderr,
+               "shiftrt: no step of the training lowered the loss on held-out text: give a lower rate "
+               "(--recover-rate {:g}), or a longer --recover\n",
+               options.recover_rate / 5);
   WarnOfRounding(result.rounding, SavedChange::kRounded);
   return result;
 }
@@ -397,6 +405,10 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
          "loss of the training: ce, the cross entropy with the text (the fastest); kl, the divergence from the\n"
          "predictions of the original model, which runs too; both: half of each")
       ->capture_default_str();
+  app.add_option("--recover-rate", options->recover_rate,
+                 "highest learning rate of the training. If the held-out loss rises at first, a lower one is better")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option(
       "--recover-text", options->recover_text,
       "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"
@@ -423,6 +435,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --calib c4.jsonl --text wiki.test.raw --text-tokens 16384 "
       "--save out\n"
       "  shiftrt run --model demo --recipe stock --export hf:out-hf\n"
+      "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --quantize q4_k_m --calib c4.jsonl --text-tokens 16384 --save "
+      "out\n"
       "  shiftrt run --model demo --save-gram demo.gram --gram-layers all\n"
       "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
       "  shiftrt run --model demo --recipe paper --prune \"reverse*:0.25\"\n"
@@ -450,7 +464,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   return [options, &app] {
     ChooseRecipe(*options, app);
     options->recipe.TakeNamed(app);
-    for (const char* option : {"--recover-text", "--recover-loss"})
+    for (const char* option : {"--recover-text", "--recover-loss", "--recover-rate"})
       if (options->recover.empty() && app.count(option) > 0)
         FailUsage("{} {}: it goes with --recover BUDGET or --recipe recover", option, app[option]->as<std::string>());
     return Run(*options);

@@ -42,6 +42,7 @@ constexpr FieldFlag kFlags[] = {
     {"output", "--export"},
     {"output", "--save"},
     {"rank", "--lra"},
+    {"rate", "--recover-rate"},
     {"suites", "--eval"},
     {"tasks", "--eval"},
     {"text", "--calib"},

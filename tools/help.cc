@@ -51,7 +51,8 @@ constexpr GroupRow kGroups[] = {
     {"Training",
      "--method --adapters --head --targets --rank --alpha --dropout --layers --replacement --keep-correction --loss "
      "--epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip --validate-every "
-     "--checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text --recover-loss"},
+     "--checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text --recover-loss "
+     "--recover-rate"},
     {"Texts", "--calib --samples --length --divide --validation --train-on-inputs --text --text-tokens --protocol"},
     {"Calibration sums", "--save-gram --gram-layers --load-gram --memory"},
     {"Zero-shot suites",

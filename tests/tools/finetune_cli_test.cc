@@ -389,18 +389,27 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
   }
   EXPECT_FAILS(Call(run("x", "tokens=0")), 2, "--recover: \"tokens=0\"");
 
-  const auto with_loss = [&](const std::string& save, const std::string& loss) {
+  const auto with = [&](const std::string& save, const std::string& option, const std::string& value) {
     std::vector<std::string> arguments = run(save, "tokens=5k");
-    arguments.insert(arguments.end(), {"--recover-loss", loss});
+    arguments.insert(arguments.end(), {option, value});
     return arguments;
   };
-  const Outcome taught = Call(with_loss("taught", "both"));
+  const Outcome taught = Call(with("taught", "--recover-loss", "both"));
   ASSERT_EQ(taught.status, 0) << taught.err;
   EXPECT_NE(taught.out.find("held-out KL"), std::string::npos) << taught.out;
   EXPECT_EQ(ReadJson("taught/shiftrt.json")["provenance"]["finetune"]["settings"]["loss"], "both");
   EXPECT_EQ(ReadJson("whole/shiftrt.json")["provenance"]["finetune"]["settings"]["loss"], "ce");
-  EXPECT_FAILS(Call(with_loss("x", "mse")), 2, "--recover-loss: \"mse\"");
+  EXPECT_FAILS(Call(with("x", "--recover-loss", "mse")), 2, "--recover-loss: \"mse\"");
   EXPECT_FAILS(Command("run", {"--recover-loss", "ce"}), 2, "--recover-loss ce: it goes with --recover");
+
+  // A rate that changes no bit of a weight stands for one that does not help.
+  const Outcome idle = Call(with("idle", "--recover-rate", "1e-30"));
+  ASSERT_EQ(idle.status, 0) << idle.err;
+  EXPECT_NE(idle.out.find("the state after step 0 is kept"), std::string::npos) << idle.out;
+  EXPECT_NE(idle.err.find("give a lower rate (--recover-rate 2e-31)"), std::string::npos) << idle.err;
+  EXPECT_FAILS(Call(with("x", "--recover-rate", "0")), 2, "--recover-rate");
+  EXPECT_FAILS(Call(with("x", "--recover-rate", "inf")), 2, "--recover-rate");
+  EXPECT_FAILS(Command("run", {"--recover-rate", "1e-5"}), 2, "--recover-rate 1e-5: it goes with --recover");
 }
 
 // The checkpoint lies beside the directory that is saved, whose parent may not be there yet.
