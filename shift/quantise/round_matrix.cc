@@ -158,7 +158,8 @@ void InputGram::Add(const Context& context, MatrixView<const float> x, std::span
   constexpr int64_t kRows = 512;
   const int64_t n = inputs();
   Check(x.cols == n, "inputs of width {}, expected {}", x.cols, n);
-  Matrix<float> scaled(std::min(kRows, x.rows), n), part(n, n);
+  Matrix<float> scaled(std::min(kRows, x.rows), n);
+  if (part_.empty()) part_ = Matrix<float>(n, n);
   for (int64_t first = 0; first < x.rows; first += kRows) {
     const int64_t count = std::min(kRows, x.rows - first);
     ParallelFor(context, count, 16, [&](int64_t begin, int64_t end) {
@@ -167,10 +168,10 @@ void InputGram::Add(const Context& context, MatrixView<const float> x, std::span
         for (int64_t j = 0; j < n; ++j) scaled(i, j) = x(first + i, j) * factor;
       }
     });
-    linalg::Gram(context, scaled.view().Rows(0, count), part.view());
+    linalg::Gram(context, scaled.view().Rows(0, count), part_.view());
     ParallelFor(context, n, 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        for (int64_t j = i; j < n; ++j) gram_(i, j) += part(i, j);
+        for (int64_t j = i; j < n; ++j) gram_(i, j) += part_(i, j);
     });
   }
 }
@@ -178,6 +179,7 @@ void InputGram::Add(const Context& context, MatrixView<const float> x, std::span
 // With the reversal J, J H J = U' U gives H = (J U' J) (J U' J)', and J U' J is upper triangular.
 Matrix<float> InputGram::TakeRoot(const Context& context) {
   const int64_t n = inputs();
+  part_ = {};
   linalg::CheckFinite(gram_.view());
   double trace = 0;
   for (int64_t i = 0; i < n; ++i) trace += gram_(i, i);

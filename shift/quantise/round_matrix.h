@@ -26,6 +26,7 @@ class InputGram {
 
  private:
   Matrix<double> gram_;
+  Matrix<float> part_;  // the sums of some rows; allocated by the first
 };
 
 struct RoundedMatrix {
