@@ -30,9 +30,9 @@ struct RopeTableKernel {
 };
 
 // Heads are processed by groups of lanes: first the query heads, then the key heads, then the value heads. The blocks
-// along y divide the heads of a token. A lane of a wide kernel holds eight consecutive pairs of elements that are rotated
-// together, which it reads and writes 16 bytes at a time, and a group has 4, 8 or 16 lanes. Otherwise a group is a warp,
-// and its lanes hold the pairs lane, lane + 32, ...
+// along y divide the heads of a token. A lane of a wide kernel holds eight consecutive pairs of elements that are
+// rotated together, which it reads and writes 16 bytes at a time, and a group has 4, 8 or 16 lanes. Otherwise a group
+// is a warp, and its lanes hold the pairs lane, lane + 32, ...
 template <typename In, typename Cache, bool kWide>
 struct RopeAndStoreKernel {
   static constexpr int kThreads = 128;
@@ -47,7 +47,7 @@ struct RopeAndStoreKernel {
     float sign;  // 1, or -1 to rotate back
     const int32_t *positions, *cache_rows;
     int heads, kv_heads, head_dim;
-    int lanes;  // of a group: a power of two
+    int lanes;  // a group has so many: a power of two
     In* q;
     BFloat16* rounded;
     Cache *keys, *values;
@@ -195,8 +195,8 @@ struct RopeAndStoreKernel {
 // bytes.
 bool ReadsEightPairs(const QueryKeyValue& step, const RopePairs& pairs) {
   if (pairs.half % 8 != 0 || pairs.rotated % 8 != 0) return false;
-  const void* const arrays[] = {step.qkv.data,  step.bias,   step.q_norm,    step.k_norm,      step.table.cosine,
-                                step.q.data,    step.rounded, step.keys.data, step.values.data, step.table.sine};
+  const void* const arrays[] = {step.qkv.data, step.bias,    step.q_norm,    step.k_norm,      step.table.cosine,
+                                step.q.data,   step.rounded, step.keys.data, step.values.data, step.table.sine};
   for (const void* const array : arrays)
     if (reinterpret_cast<uintptr_t>(array) % 16 != 0) return false;
   return true;
@@ -271,14 +271,13 @@ void RopeAndStore(Stream stream, const QueryKeyValue& step) {
       const RopePairs pairs = RopePairs::Of(step.table, step.head_dim);
       const auto launch = [&](auto wide) {
         using Kernel = RopeAndStoreKernel<In, Cache, wide()>;
-        Launch<Kernel>(
-            stream,
-            {.x = static_cast<int>(step.tokens),
-             .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::HeadsPerBlock(step.head_dim))},
-            {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps, step.table, pairs,
-             step.back ? -1.0f : 1.0f, step.positions, step.cache_rows, step.heads, step.kv_heads, step.head_dim,
-             Kernel::LanesFor(step.head_dim), static_cast<In*>(step.q.data), step.rounded,
-             static_cast<Cache*>(step.keys.data), static_cast<Cache*>(step.values.data)});
+        Launch<Kernel>(stream,
+                       {.x = static_cast<int>(step.tokens),
+                        .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::HeadsPerBlock(step.head_dim))},
+                       {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps,
+                        step.table, pairs, step.back ? -1.0f : 1.0f, step.positions, step.cache_rows, step.heads,
+                        step.kv_heads, step.head_dim, Kernel::LanesFor(step.head_dim), static_cast<In*>(step.q.data),
+                        step.rounded, static_cast<Cache*>(step.keys.data), static_cast<Cache*>(step.values.data)});
       };
       if (ReadsEightPairs(step, pairs)) return launch(std::true_type());
       launch(std::false_type());

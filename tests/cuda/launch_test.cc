@@ -14,7 +14,7 @@ namespace {
 
 // The attributes of the last query or launch, and the answers of the runtime.
 std::map<cudaLaunchAttributeID, cudaLaunchAttributeValue> attributes;
-std::map<cudaFuncAttribute, int> asked_for;  // of the last kernel
+std::map<cudaFuncAttribute, int> asked_for;  // by the last kernel
 int queries = 0, reports = 0, clusters = 0, ptx_version = 90;
 cudaError_t answer = cudaSuccess;
 
