@@ -31,6 +31,10 @@ inline ScoreScales ScalesOf(const AttentionShape& shape) {
   return {1, shape.scale * kLog2E};
 }
 
+// The first query of a block in a grid with the heads along x and tiles of `queries` queries along y. Blocks start in
+// the order of x, then y: the tiles with the most keys start first, for all heads, so that short ones fill the end.
+SHIFTRT_DEVICE int FirstQuery(int queries) { return (GridBlocks().y - 1 - Block().y) * queries; }
+
 // AttendPacked() of a call that it has checked, by the kernel for warpgroups (attention_warpgroup.cu).
 void AttendPackedByWarpgroups(Stream stream, const PackedAttention& call);
 

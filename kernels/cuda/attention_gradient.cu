@@ -236,8 +236,9 @@ struct GradientKernel {
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const PackedSequence sequence = args.sequences[Block().z];
-    // The blocks with the most columns start first.
-    const int first = (kKeysStay ? Block().x : GridBlocks().x - 1 - Block().x) * kRows;
+    // The blocks with the most columns start first: keys are seen by the queries behind them, and queries see the keys
+    // before them.
+    const int first = kKeysStay ? Block().y * kRows : FirstQuery(kRows);
     if (first >= sequence.count) return;
     SharedArena arena;
     Tiles tiles;
@@ -247,7 +248,7 @@ struct GradientKernel {
     tiles.second = arena.Take<T>(kStages * kColumns * kStride);
     tiles.log_sums = arena.Take<float>(kStages * kColumns);
     tiles.deltas = arena.Take<float>(kStages * kColumns);
-    const int head = Block().y / kSlices, slice = Block().y % kSlices * kOut;
+    const int head = Block().x / kSlices, slice = Block().x % kSlices * kOut;
     const int row_stride = (kKeysStay ? args.kv_heads : args.heads) * kHeadDim;
     const int64_t rows_begin = static_cast<int64_t>(sequence.begin) * row_stride + head * kHeadDim;
     const Walk walk = MakeWalk(args, first, head, sequence.count);
@@ -324,8 +325,8 @@ void LaunchGradient(Stream stream, const AttentionGradientCall& call) {
   ForSequences(call.sequence_count, [&](int64_t first, int blocks) {
     args.sequences = call.sequences + first;
     Launch<Kernel>(stream,
-                   {.x = Blocks(call.longest, Kernel::kRows),
-                    .y = (kKeysStay ? shape.kv_heads : shape.heads) * Kernel::kSlices,
+                   {.x = (kKeysStay ? shape.kv_heads : shape.heads) * Kernel::kSlices,
+                    .y = Blocks(call.longest, Kernel::kRows),
                     .z = blocks,
                     .shared_bytes = Kernel::kShared},
                    args);

@@ -176,7 +176,7 @@ struct WarpsKernel {
         const float sum = WarpSum<4>(state.sum[m][half]), share = 1 / sum;
         const int query = first_query + 16 * m + Lane() / 4 + 8 * half;
         if (query >= sequence.count) continue;
-        const int64_t head = static_cast<int64_t>(sequence.begin + query) * args.heads + Block().y;
+        const int64_t head = static_cast<int64_t>(sequence.begin + query) * args.heads + Block().x;
         if (args.log_sums != nullptr && Lane() % 4 == 0)
           args.log_sums[head] = LogSum(state.maximum[m][half] * args.scales.outer, sum);
         T* const out = args.out + head * kHeadDim;
@@ -190,8 +190,7 @@ struct WarpsKernel {
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const PackedSequence sequence = args.sequences[Block().z];
-    // The blocks with the most keys start first.
-    const int first = (GridBlocks().x - 1 - Block().x) * kQueries, head = Block().y;
+    const int first = FirstQuery(kQueries), head = Block().x;
     if (first >= sequence.count) return;
     SharedArena arena;
     Tiles tiles;
@@ -273,8 +272,8 @@ void AttendPacked(Stream stream, const PackedAttention& call) {
       using Kernel = WarpsKernel<T, head_dim(), limited()>;
       ForSequences(call.sequence_count, [&](int64_t first, int blocks) {
         Launch<Kernel>(stream,
-                       {.x = Blocks(call.longest, Kernel::kQueries),
-                        .y = shape.heads,
+                       {.x = shape.heads,
+                        .y = Blocks(call.longest, Kernel::kQueries),
                         .z = blocks,
                         .shared_bytes = Kernel::kShared},
                        {static_cast<const T*>(call.q.data), static_cast<const T*>(call.keys.data),

@@ -231,7 +231,8 @@ struct SplitKernel {
 };
 
 int Group(const AttentionShape& shape) { return shape.heads / shape.kv_heads; }
-int HeadsPerBlock(const AttentionShape& shape) { return Group(shape) == 1 ? 1 : kMostHeads; }
+// The query heads of a kv head are divided evenly among as few blocks as there can be: 6 of them among two blocks of 3.
+int HeadsPerBlock(const AttentionShape& shape) { return Blocks(Group(shape), Blocks(Group(shape), kMostHeads)); }
 int ChunksPerKvHead(const AttentionShape& shape) { return Blocks(Group(shape), HeadsPerBlock(shape)); }
 
 template <typename T, int kHeadDim, int kHeads, bool kCapped>
@@ -277,8 +278,12 @@ void AttendSplit(Stream stream, const SplitAttention& call) {
     WithType("attention", call.keys.dtype, [&](auto type) {
       using T = decltype(type);
       const auto launch = [&](auto capped) {
-        if (HeadsPerBlock(call.shape) == 1) return LaunchSplit<T, head_dim(), 1, capped()>(stream, call);
-        LaunchSplit<T, head_dim(), kMostHeads, capped()>(stream, call);
+        switch (HeadsPerBlock(call.shape)) {
+          case 1: return LaunchSplit<T, head_dim(), 1, capped()>(stream, call);
+          case 2: return LaunchSplit<T, head_dim(), 2, capped()>(stream, call);
+          case 3: return LaunchSplit<T, head_dim(), 3, capped()>(stream, call);
+          default: return LaunchSplit<T, head_dim(), kMostHeads, capped()>(stream, call);
+        }
       };
       if (call.shape.soft_cap > 0) return launch(std::true_type());
       launch(std::false_type());

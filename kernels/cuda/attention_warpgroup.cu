@@ -70,7 +70,7 @@ struct WarpgroupKernel {
   }
 
   static SHIFTRT_DEVICE void Copy(const Args& args, const Memory& memory, const Place& at) {
-    const int head = Block().y, kv_head = head / (args.heads / args.kv_heads);
+    const int head = Block().x, kv_head = head / (args.heads / args.kv_heads);
     const int all_keys = at.sequence.past + at.sequence.count;
     const bool first_lane = Lane() == 0;
     if (first_lane) CopyTile(memory.q, args.q, at.sequence.begin + at.first, head, memory.q_full);
@@ -178,7 +178,7 @@ struct WarpgroupKernel {
       const float sum = WarpSum<4>(state.sum[half]), share = 1 / sum;
       const int query = at.first + kGroupQueries * group + 16 * (Warp() % kGroupWarps) + Lane() / 4 + 8 * half;
       if (query >= at.sequence.count) continue;
-      const int64_t head = static_cast<int64_t>(at.sequence.begin + query) * args.heads + Block().y;
+      const int64_t head = static_cast<int64_t>(at.sequence.begin + query) * args.heads + Block().x;
       if (args.log_sums != nullptr && Lane() % 4 == 0)
         args.log_sums[head] = LogSum(state.maximum[half] * args.scale, sum);
       T* const to = args.out + head * kHeadDim + 2 * (Lane() % 4);
@@ -246,8 +246,7 @@ struct WarpgroupKernel {
   static SHIFTRT_DEVICE void Run(const Args& args) {
     Place at;
     at.sequence = args.sequences[Block().z];
-    // The blocks with the most keys start first.
-    at.first = (GridBlocks().x - 1 - Block().x) * kQueries;
+    at.first = FirstQuery(kQueries);
     if (at.first >= at.sequence.count) return;
     const int last = at.first + kQueries < at.sequence.count ? at.first + kQueries : at.sequence.count;
     at.tiles = (at.sequence.past + last + kKeys - 1) / kKeys;
@@ -300,7 +299,7 @@ void AttendPackedByWarpgroups(Stream stream, const PackedAttention& call) {
     ForSequences(call.sequence_count, [&](int64_t first, int blocks) {
       Launch<Kernel>(
           stream,
-          {.x = Blocks(call.longest, Kernel::kQueries), .y = shape.heads, .z = blocks, .shared_bytes = Kernel::kShared},
+          {.x = shape.heads, .y = Blocks(call.longest, Kernel::kQueries), .z = blocks, .shared_bytes = Kernel::kShared},
           {q, keys, values, call.sequences + first, static_cast<T*>(call.out.data), call.log_sums, shape.heads,
            shape.kv_heads, ScalesOf(shape).outer});
     });

@@ -336,23 +336,14 @@ __global__ void __launch_bounds__(K::kThreads, LeastBlocks<K>()) Entry(const __g
   K::Run(args);
 }
 
-// The shared memory in KiB that 9.0 sets aside for a request in percent of its 228 KiB: the smallest size that it has
-// and that is not below the request. The rest of 256 KiB is L1.
-constexpr int SharedKiBOn90(int percent) {
-  for (const int size : {0, 8, 16, 32, 64, 100, 132, 164, 196})
-    if (100 * size >= percent * 228) return size;
-  return 228;
-}
-
 // Asks for what a kernel may not have without asking, once per kernel and device. Returns whether its code contains the
 // wait: code built for an architecture below 9.0, which the driver translates, does not. Two threads that ask at the
 // same time ask for the same. All kernels ask for one division of a multiprocessor's memory into shared memory and L1,
 // because it changes only when the multiprocessor is idle, and the blocks of the next kernel are to start before. It is
-// the one that holds a block of the adapter's cluster beside two of a matrix-vector product and leaves 60 KiB of L1.
+// the largest: the driver rounds a smaller request up to whole blocks of the kernel, so that kernels would differ.
 template <typename K>
 bool AskForResources(Stream stream) {
-  constexpr int kClusterWithoutAsking = 8, kPercentShared = 85, kHasWait = 90;
-  static_assert(SharedKiBOn90(kPercentShared) == 196);
+  constexpr int kClusterWithoutAsking = 8, kHasWait = 90;
   static std::atomic<uint64_t> asked = 0, waits = 0;
   const uint64_t bit = uint64_t{1} << (stream.device % 64);
   if ((asked.load() & bit) != 0 && stream.device < 64) return (waits.load() & bit) != 0;
@@ -360,7 +351,7 @@ bool AskForResources(Stream stream) {
     CheckLaunch(cudaFuncSetAttribute(Entry<K>, attribute, value), __PRETTY_FUNCTION__);
   };
   ask(cudaFuncAttributeMaxDynamicSharedMemorySize, MostSharedBytes<K>());
-  ask(cudaFuncAttributePreferredSharedMemoryCarveout, kPercentShared);
+  ask(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   if constexpr (ClusterBlocks<K>() > kClusterWithoutAsking) ask(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   cudaFuncAttributes attributes{};
   CheckLaunch(cudaFuncGetAttributes(&attributes, Entry<K>), __PRETTY_FUNCTION__);

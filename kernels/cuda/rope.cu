@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
 #include "kernels/cuda/rope_pairs.cuh"
 #include "kernels/cuda/warp.cuh"
 
@@ -27,12 +29,15 @@ struct RopeTableKernel {
   }
 };
 
-// Each warp processes one head: first the query heads, then the key heads, then the value heads. The blocks along y
-// divide the heads of a token. A lane holds the pairs lane, lane + 32, ... of elements that are rotated together.
-template <typename In, typename Cache>
+// Heads are processed by groups of lanes: first the query heads, then the key heads, then the value heads. The blocks
+// along y divide the heads of a token. A lane of a wide kernel holds eight consecutive pairs of elements that are
+// rotated together, which it reads and writes 16 bytes at a time, and a group has 4, 8 or 16 lanes. Otherwise a group
+// is a warp, and its lanes hold the pairs lane, lane + 32, ...
+template <typename In, typename Cache, bool kWide>
 struct RopeAndStoreKernel {
   static constexpr int kThreads = 128;
-  static constexpr int kPairs = 4;  // per lane, enough for a head_dim of up to 256
+  static constexpr int kPairs = kWide ? 8 : 4;  // per lane, enough for a head_dim of up to 256
+  using Pairs = float[kPairs];
   struct Args {
     const In* qkv;
     const float *bias, *q_norm, *k_norm;
@@ -42,73 +47,138 @@ struct RopeAndStoreKernel {
     float sign;  // 1, or -1 to rotate back
     const int32_t *positions, *cache_rows;
     int heads, kv_heads, head_dim;
+    int lanes;  // a group has so many: a power of two
     In* q;
     BFloat16* rounded;
     Cache *keys, *values;
   };
+  static int LanesFor(int head_dim) {
+    int lanes = kWide ? 4 : kWarpSize;
+    while (lanes * kPairs < head_dim / 2) lanes *= 2;
+    return lanes < kWarpSize ? lanes : kWarpSize;
+  }
+  static int HeadsPerBlock(int head_dim) { return kThreads / LanesFor(head_dim); }
 
-  static SHIFTRT_DEVICE void Normalize(const float* weight, const Args& args, float (&low)[kPairs],
-                                       float (&high)[kPairs]) {
-    const int half = args.head_dim / 2;
+  static SHIFTRT_DEVICE int LaneOf(const Args& args) { return Lane() % args.lanes; }
+  // Calls visit(place, pair) for each pair of the lane. Not for wide kernels.
+  template <typename Visit>
+  static SHIFTRT_DEVICE void ForPairs(const Args& args, const Visit& visit) {
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p)
+      if (const int pair = LaneOf(args) + p * kWarpSize; pair < args.pairs.half) visit(p, pair);
+  }
+  // The first pair of a lane of a wide kernel.
+  static SHIFTRT_DEVICE int FirstPair(const Args& args) { return kPairs * LaneOf(args); }
+  // True if the elements of the lane's pairs alternate in memory.
+  static SHIFTRT_DEVICE bool Alternate(const Args& args) {
+    return args.pairs.interleaved && FirstPair(args) < args.pairs.rotated;
+  }
+
+  // Reads the two elements of each pair from those of a head.
+  template <typename T>
+  static SHIFTRT_DEVICE void Read(const T* from, const Args& args, Pairs& low, Pairs& high) {
+    if constexpr (kWide) {
+      const int pair = FirstPair(args), first = args.pairs.First(pair);
+      if (!Alternate(args)) {
+        Load8(from + first, low);
+        Load8(from + args.pairs.Second(pair), high);
+        return;
+      }
+      Pairs front, back;
+      Load8(from + first, front);
+      Load8(from + first + kPairs, back);
+#pragma unroll
+      for (int p = 0; p < kPairs / 2; ++p) {
+        low[p] = front[2 * p], high[p] = front[2 * p + 1];
+        low[p + kPairs / 2] = back[2 * p], high[p + kPairs / 2] = back[2 * p + 1];
+      }
+    } else {
+      ForPairs(args, [&](int p, int pair) {
+        low[p] = Widen(from[args.pairs.First(pair)]);
+        high[p] = Widen(from[args.pairs.Second(pair)]);
+      });
+    }
+  }
+  template <typename T>
+  static SHIFTRT_DEVICE void Write(T* to, const Args& args, const Pairs& low, const Pairs& high) {
+    if constexpr (kWide) {
+      const int pair = FirstPair(args), first = args.pairs.First(pair);
+      if (!Alternate(args)) {
+        Store8(to + first, low);
+        Store8(to + args.pairs.Second(pair), high);
+        return;
+      }
+      Pairs front, back;
+#pragma unroll
+      for (int p = 0; p < kPairs / 2; ++p) {
+        front[2 * p] = low[p], front[2 * p + 1] = high[p];
+        back[2 * p] = low[p + kPairs / 2], back[2 * p + 1] = high[p + kPairs / 2];
+      }
+      Store8(to + first, front);
+      Store8(to + first + kPairs, back);
+    } else {
+      ForPairs(args, [&](int p, int pair) {
+        to[args.pairs.First(pair)] = Narrow<T>(low[p]);
+        to[args.pairs.Second(pair)] = Narrow<T>(high[p]);
+      });
+    }
+  }
+  // Reads one number for each pair.
+  static SHIFTRT_DEVICE void ReadOfPairs(const float* from, const Args& args, Pairs& out) {
+    if constexpr (kWide) {
+      Load8(from + FirstPair(args), out);
+    } else {
+      ForPairs(args, [&](int p, int pair) { out[p] = from[pair]; });
+    }
+  }
+
+  // The factor that norms the head of the lane's group. Every lane of a warp calls it.
+  static SHIFTRT_DEVICE float NormOf(const Args& args, const Pairs& low, const Pairs& high) {
     float squares = 0;
     for (int p = 0; p < kPairs; ++p) squares += low[p] * low[p] + high[p] * high[p];
-    const float scale = ReciprocalSqrt(WarpSum(squares) / static_cast<float>(args.head_dim) + args.eps);
-    for (int p = 0; p < kPairs; ++p) {
-      const int i = Lane() + p * kWarpSize;
-      if (i >= half) continue;
-      low[p] *= scale * weight[args.pairs.First(i)];
-      high[p] *= scale * weight[args.pairs.Second(i)];
-    }
+    for (int step = args.lanes / 2; step > 0; step /= 2) squares += ShuffleXor(squares, step);
+    return ReciprocalSqrt(squares / static_cast<float>(args.head_dim) + args.eps);
+  }
+  static SHIFTRT_DEVICE void Scale(const float* weight, float norm, const Args& args, Pairs& low, Pairs& high) {
+    Pairs of_low = {}, of_high = {};
+    Read(weight, args, of_low, of_high);
+    for (int p = 0; p < kPairs; ++p) low[p] *= norm * of_low[p], high[p] *= norm * of_high[p];
   }
 
-  static SHIFTRT_DEVICE void Rotate(const Args& args, int64_t position, float (&low)[kPairs], float (&high)[kPairs]) {
+  static SHIFTRT_DEVICE void Rotate(const Args& args, int64_t position, Pairs& low, Pairs& high) {
     if (args.table.cosine == nullptr) return;
-    const int half = args.head_dim / 2;
+    Pairs cosine = {}, sine = {};
+    ReadOfPairs(args.table.cosine + position * args.pairs.half, args, cosine);
+    ReadOfPairs(args.table.sine + position * args.pairs.half, args, sine);
     for (int p = 0; p < kPairs; ++p) {
-      const int i = Lane() + p * kWarpSize;
-      if (i >= half) continue;
-      const float cosine = args.table.cosine[position * half + i],
-                  sine = args.sign * args.table.sine[position * half + i];
-      const float a = low[p], b = high[p];
-      low[p] = a * cosine - b * sine;
-      high[p] = b * cosine + a * sine;
-    }
-  }
-
-  template <typename Out>
-  static SHIFTRT_DEVICE void Write(Out* out, const Args& args, const float (&low)[kPairs],
-                                   const float (&high)[kPairs]) {
-    const int half = args.head_dim / 2;
-    for (int p = 0; p < kPairs; ++p) {
-      const int i = Lane() + p * kWarpSize;
-      if (i >= half) continue;
-      out[args.pairs.First(i)] = Narrow<Out>(low[p]);
-      out[args.pairs.Second(i)] = Narrow<Out>(high[p]);
+      const float a = low[p], b = high[p], turned = args.sign * sine[p];
+      low[p] = a * cosine[p] - b * turned;
+      high[p] = b * cosine[p] + a * turned;
     }
   }
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
-    const int head = Block().y * (kThreads / kWarpSize) + Warp(), all_heads = args.heads + 2 * args.kv_heads;
-    if (head >= all_heads) return;
+    const int groups = kThreads / args.lanes, head = Block().y * groups + Thread() / args.lanes;
+    const int all_heads = args.heads + 2 * args.kv_heads;
+    // Lanes without a head or a pair take part in the sums of the norms.
+    const bool used = head < all_heads && (!kWide || FirstPair(args) < args.pairs.half);
     const int64_t token = Block().x;
-    const int first = head * args.head_dim, half = args.head_dim / 2;
-    const In* const in = args.qkv + token * all_heads * args.head_dim + first;
-    float low[kPairs] = {}, high[kPairs] = {};
-    for (int p = 0; p < kPairs; ++p) {
-      const int i = Lane() + p * kWarpSize;
-      if (i >= half) continue;
-      const int low_at = args.pairs.First(i), high_at = args.pairs.Second(i);
-      low[p] = Widen(in[low_at]);
-      high[p] = Widen(in[high_at]);
-      if (args.bias == nullptr) continue;
-      low[p] += args.bias[first + low_at];
-      high[p] += args.bias[first + high_at];
+    Pairs low = {}, high = {};
+    if (used) {
+      Read(args.qkv + (token * all_heads + head) * args.head_dim, args, low, high);
+      if (args.bias != nullptr) {
+        Pairs of_low = {}, of_high = {};
+        Read(args.bias + head * args.head_dim, args, of_low, of_high);
+        for (int p = 0; p < kPairs; ++p) low[p] += of_low[p], high[p] += of_high[p];
+      }
     }
+    const float norm = args.q_norm != nullptr ? NormOf(args, low, high) : 1;
+    if (!used) return;
     const bool is_query = head < args.heads;
     const int64_t row = args.cache_rows != nullptr ? args.cache_rows[token] : token;
     const int64_t cached = is_query ? 0 : (row * args.kv_heads + (head - args.heads) % args.kv_heads) * args.head_dim;
     if (head >= args.heads + args.kv_heads) return Write(args.values + cached, args, low, high);
-    if (args.q_norm != nullptr) Normalize(is_query ? args.q_norm : args.k_norm, args, low, high);
+    if (args.q_norm != nullptr) Scale(is_query ? args.q_norm : args.k_norm, norm, args, low, high);
     Rotate(args, args.positions[token], low, high);
     if (is_query && args.table.query_scale != nullptr) {
       const float scale = args.table.query_scale[args.positions[token]];
@@ -120,6 +190,17 @@ struct RopeAndStoreKernel {
     if (args.rounded != nullptr) Write(args.rounded + at, args, low, high);
   }
 };
+
+// True if lanes can read eight pairs at once: their elements are neighbours, and every array begins at a multiple of 16
+// bytes.
+bool ReadsEightPairs(const QueryKeyValue& step, const RopePairs& pairs) {
+  if (pairs.half % 8 != 0 || pairs.rotated % 8 != 0) return false;
+  const void* const arrays[] = {step.qkv.data, step.bias,    step.q_norm,    step.k_norm,      step.table.cosine,
+                                step.q.data,   step.rounded, step.keys.data, step.values.data, step.table.sine};
+  for (const void* const array : arrays)
+    if (reinterpret_cast<uintptr_t>(array) % 16 != 0) return false;
+  return true;
+}
 
 // There is one block per token and part: along y, the queries, the keys, and with a bias the values, which have no
 // norm.
@@ -187,14 +268,19 @@ void RopeAndStore(Stream stream, const QueryKeyValue& step) {
     WithType("RoPE", step.keys.dtype, [&](auto cache) {
       using In = decltype(in);
       using Cache = decltype(cache);
-      using Kernel = RopeAndStoreKernel<In, Cache>;
-      Launch<Kernel>(stream,
-                     {.x = static_cast<int>(step.tokens),
-                      .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::kThreads / kWarpSize)},
-                     {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps, step.table,
-                      RopePairs::Of(step.table, step.head_dim), step.back ? -1.0f : 1.0f, step.positions,
-                      step.cache_rows, step.heads, step.kv_heads, step.head_dim, static_cast<In*>(step.q.data),
-                      step.rounded, static_cast<Cache*>(step.keys.data), static_cast<Cache*>(step.values.data)});
+      const RopePairs pairs = RopePairs::Of(step.table, step.head_dim);
+      const auto launch = [&](auto wide) {
+        using Kernel = RopeAndStoreKernel<In, Cache, wide()>;
+        Launch<Kernel>(stream,
+                       {.x = static_cast<int>(step.tokens),
+                        .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::HeadsPerBlock(step.head_dim))},
+                       {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps,
+                        step.table, pairs, step.back ? -1.0f : 1.0f, step.positions, step.cache_rows, step.heads,
+                        step.kv_heads, step.head_dim, Kernel::LanesFor(step.head_dim), static_cast<In*>(step.q.data),
+                        step.rounded, static_cast<Cache*>(step.keys.data), static_cast<Cache*>(step.values.data)});
+      };
+      if (ReadsEightPairs(step, pairs)) return launch(std::true_type());
+      launch(std::false_type());
     });
   });
 }

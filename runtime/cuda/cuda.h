@@ -75,8 +75,9 @@ class StreamOwner {
 };
 
 // A recorded sequence of launches, replayed at the cost of one launch. The launches must not change in number, shape or
-// arguments between two runs, and must not allocate after the first run. If the driver refuses to record them, or the
-// environment variable SHIFTRT_CUDA_GRAPHS is 0, every run launches them one by one.
+// arguments between two runs, and must not allocate after the first run. If the driver refuses to record them, the run
+// launches them one by one, and the next one tries again; after three refusals in a row, or if the environment variable
+// SHIFTRT_CUDA_GRAPHS is 0, every run launches them one by one.
 class LaunchGraph {
  public:
   LaunchGraph() = default;
@@ -86,11 +87,12 @@ class LaunchGraph {
   // The first run calls `body`, which launches into `stream`. The second run records what `body` launches and replays
   // it. Later runs replay it. Throws what `body` throws when it is called outside a recording.
   void Run(Stream stream, const std::function<void()>& body);
-  // Discards the recording; the next run counts as the first.
+  // Discards the recording and forgets refusals; the next run counts as the first.
   void Reset() noexcept;
 
  private:
-  bool first_ = true, refused_ = false;
+  bool first_ = true;
+  int refusals_ = 0;  // in a row
   CUgraphExec_st* recorded_ = nullptr;
 };
 // Why the last recording of this process was refused; empty where none was.

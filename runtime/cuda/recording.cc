@@ -20,16 +20,18 @@ std::string WhyLaunchGraphRefused() {
 }
 
 void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
-  if (first_ || refused_ || !SwitchedOn("SHIFTRT_CUDA_GRAPHS", true)) {
+  constexpr int kMostRefusals = 3;
+  if (first_ || refusals_ == kMostRefusals || !SwitchedOn("SHIFTRT_CUDA_GRAPHS", true)) {
     first_ = false;
     return body();
   }
   if (recorded_ == nullptr) {
     try {
       recorded_ = Record(stream, body);
+      refusals_ = 0;
     } catch (const std::exception& error) {
       // If the launches themselves are wrong, the plain run that follows throws again.
-      refused_ = true;
+      ++refusals_;
       {
         const std::lock_guard lock(mutex);
         why_refused = error.what();
@@ -43,6 +45,7 @@ void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
 void LaunchGraph::Reset() noexcept {
   if (recorded_ != nullptr) Forget(recorded_);
   recorded_ = nullptr;
+  refusals_ = 0;
   first_ = true;
 }
 

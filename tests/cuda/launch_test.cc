@@ -14,6 +14,7 @@ namespace {
 
 // The attributes of the last query or launch, and the answers of the runtime.
 std::map<cudaLaunchAttributeID, cudaLaunchAttributeValue> attributes;
+std::map<cudaFuncAttribute, int> asked_for;  // by the last kernel
 int queries = 0, reports = 0, clusters = 0, ptx_version = 90;
 cudaError_t answer = cudaSuccess;
 
@@ -36,7 +37,10 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, v
   Keep(config);
   return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  asked_for[attribute] = value;
+  return cudaSuccess;
+}
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
   of->ptxVersion = ptx_version;
   return cudaSuccess;
@@ -102,6 +106,14 @@ TEST(LaunchOfACluster, CodeWithoutTheWaitDoesNotOverlap) {
     EXPECT_EQ(attributes.count(cudaLaunchAttributeClusterDimension), 1);
   }
   ptx_version = 90;
+}
+
+// A smaller request would be rounded up to whole blocks, differently for each kernel, and a multiprocessor changes its
+// division only when it is idle.
+TEST(LaunchOfACluster, AsksForTheLargestShareOfSharedMemory) {
+  asked_for.clear();
+  ApplyLowRankLraInCluster(NextDevice(), kSmall, nullptr);
+  EXPECT_EQ(asked_for.at(cudaFuncAttributePreferredSharedMemoryCarveout), 100);
 }
 
 TEST(LaunchOfACluster, AnErrorIsReportedOnceAndNoRoomIsNone) {

@@ -73,6 +73,28 @@ TEST_F(LaunchGraphs, ARefusedRecordingFallsBackToPlainLaunches) {
   EXPECT_NE(WhyLaunchGraphRefused(), "");
 }
 
+TEST_F(LaunchGraphs, APassingRefusalDoesNotLastAndThreeDo) {
+  LaunchGraph graph;
+  const int64_t before = emu::Replays();
+  const auto run_refused = [&](int runs) {
+    const emu::RefusedRecordings refused;
+    for (int run = 0; run < runs; ++run) Run(graph);
+  };
+  Run(graph);
+  run_refused(2);
+  Run(graph);
+  EXPECT_EQ(emu::Replays(), before + 1);
+  graph.Reset();
+  Run(graph);
+  run_refused(3);
+  Run(graph);
+  EXPECT_EQ(emu::Replays(), before + 1);
+  graph.Reset();
+  Run(graph);
+  Run(graph);
+  EXPECT_EQ(emu::Replays(), before + 2);
+}
+
 TEST_F(LaunchGraphs, TheEnvironmentTurnsThemOff) {
   ::setenv("SHIFTRT_CUDA_GRAPHS", "0", 1);
   LaunchGraph graph;

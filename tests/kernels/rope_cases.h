@@ -50,6 +50,18 @@ inline std::vector<RopeCase> RopeCases() {
                          .interleaved = interleaved,
                          .scale = 1.3f,
                          .scaled = scaled});
+  // Pairs that a GPU rotates eight at a time, and with a rotary_dim of 8 one by one.
+  for (const int64_t rotary : {8, 32, 64, 96})
+    for (const bool interleaved : {false, true})
+      for (const bool normed : {false, true})
+        cases.push_back({.heads = 5,
+                         .kv_heads = 1,
+                         .head_dim = 96,
+                         .biased = true,
+                         .normed = normed,
+                         .rotary_dim = rotary,
+                         .interleaved = interleaved,
+                         .scaled = true});
   cases.push_back({.heads = 3, .kv_heads = 0, .head_dim = 80, .scale = 1.25f, .base = 0.01});  // frequencies above 1
   return cases;
 }
