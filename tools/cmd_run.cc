@@ -147,11 +147,11 @@ std::string RecoveryText(const RunOptions& options, const LanguageModel& model) 
 // The file that keeps an interrupted recovery: beside the directory that is saved, or in the cache.
 fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repaired) {
   if (!options.save.empty()) return CheckpointBeside(options.save);
-  return CacheFile("recover",
-                   fmt::format("{} {} {} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
-                               options.recover, options.recover_text, options.recover_loss, options.recover_rate,
-                               options.common.seed),
-                   ".checkpoint");
+  return CacheFile(
+      "recover",
+      fmt::format("{} {} {} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(), options.recover,
+                  options.recover_text, options.recover_loss, options.recover_rate, options.common.seed),
+      ".checkpoint");
 }
 
 // Trains the repaired model.
@@ -220,22 +220,58 @@ ExportSettings ExportingTo(const ExportTarget& target, const RunOptions& options
   return settings;
 }
 
-int Run(const RunOptions& options) {
-  Phases phases;
+// The recipe of the options. Throws UsageError for options that do not go together, before any file is opened.
+Recipe RecipeOf(const RunOptions& options) {
   Recipe recipe = options.recipe.Parse(options.common.seed);
   recipe.benefit = KeepsAll(options) ? Benefit::kMeasured : Benefit::kRequired;
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
-  const std::vector<ExportTarget> exports =
-      ParseExportTargets(options.exports, options.save, !options.recover.empty(), recipe);
-  if (!options.recover.empty() && recipe.quantise.any())
+  if (options.recover.empty()) return recipe;
+  if (recipe.quantise.any())
     FailUsage(
         "--recover does not go with --quantize: what it trains gets 16 bits. Save the recovered model, and round it: "
         "shiftrt export --model DIR --format gguf --quantize {} --save GGUF_DIR",
         recipe.quantise.mixture);
-  if (!options.recover.empty()) {  // an error in it is reported before any work
-    ParseTrainingBudget(options.recover);
-    ParseTrainingLoss(options.recover_loss);
-  }
+  ParseTrainingBudget(options.recover);
+  ParseTrainingLoss(options.recover_loss);
+  return recipe;
+}
+
+// Checks that the held-out text can measure what the options ask for, and says where it is no independent test.
+void CheckHeldOut(const RunOptions& options, const Recipe& recipe, const HeldOutText& heldout) {
+  if (!heldout.Scored() && !options.report.empty())
+    FailUsage("--report shows measurements on held-out text; give one with --text FILE");
+  if (!heldout.of_calibration) return;
+  if (!options.recover.empty() &&
+      (options.recover_text.empty() || ShareText(RecoveryNames(options), recipe.text.source)))
+    FailUsage(
+        "--recover learns from the whole calibration text, so its held-out samples are no test; give another text with "
+        "--text FILE, or one to learn from with --recover-text FILE");
+  if (ChoosesByHeldOut(recipe))
+    fmt::print(
+        stderr,
+        "shiftrt: the perplexities are of the held-out samples by which this recipe chooses, so that they are no "
+        "independent test; --text FILE measures another text\n");
+}
+
+// Prints what is about to be done, and about how long it takes.
+void PrintJob(const RunOptions& options, const LanguageModel& model, const Recipe& recipe, const RepairJob& job,
+              int64_t heldout_tokens) {
+  PrintModel(model);
+  if (const std::string why = job.WhyCorrection(); !why.empty())
+    fmt::print("correction {}, because {}\n", job.Correction(), why);
+  if (const std::string why = job.WhyMode(); !why.empty())
+    fmt::print("calibration mode {}, because {}\n", Name(job.Mode()), why);
+  const CalibrationReport& text = job.Text();
+  if (!text.source.empty()) fmt::print("calibration: {}\n  {}\n\n", text.source, job.Accounting());
+  fmt::print("{}", TimeAhead(Planned(options, recipe), model, {text.tokens + text.heldout_tokens, heldout_tokens}));
+  std::fflush(stdout);
+}
+
+int Run(const RunOptions& options) {
+  Phases phases;
+  Recipe recipe = RecipeOf(options);
+  const std::vector<ExportTarget> exports =
+      ParseExportTargets(options.exports, options.save, !options.recover.empty(), recipe);
   if (options.dry_run.wanted) {
     PrintDryRun(Planned(options, recipe));
     return 0;
@@ -262,34 +298,14 @@ int Run(const RunOptions& options) {
   recipe.text = options.recipe.Text(recipe, model, options.common);
   if (!options.recover_text.empty()) PullMissingTexts(RecoveryNames(options), options.common);
   const RepairJob job(model, recipe, resources);
-  const CalibrationReport& text = job.Text();
-  HeldOutText heldout = OpenHeldOut({options.comparison.text, options.recipe.calib.empty(), text.tokens > 0}, model,
-                                    job.HeldOut(), options.common);
-  if (!heldout.Scored() && !options.report.empty())
-    FailUsage("--report shows measurements on held-out text; give one with --text FILE");
-  if (!options.recover.empty() && heldout.of_calibration &&
-      (options.recover_text.empty() || ShareText(RecoveryNames(options), recipe.text.source)))
-    FailUsage(
-        "--recover learns from the whole calibration text, so its held-out samples are no test; give another text with "
-        "--text FILE, or one to learn from with --recover-text FILE");
-  if (heldout.of_calibration && ChoosesByHeldOut(recipe))
-    fmt::print(
-        stderr,
-        "shiftrt: the perplexities are of the held-out samples by which this recipe chooses, so that they are no "
-        "independent test; --text FILE measures another text\n");
+  HeldOutText heldout = OpenHeldOut({options.comparison.text, options.recipe.calib.empty(), job.Text().tokens > 0},
+                                    model, job.HeldOut(), options.common);
+  CheckHeldOut(options, recipe, heldout);
   Limit(options.comparison.text_tokens, model, settings.protocol, heldout);
   const auto progress = options.common.MakeProgress();
 
-  PrintModel(model);
-  if (const std::string why = job.WhyCorrection(); !why.empty())
-    fmt::print("correction {}, because {}\n", job.Correction(), why);
-  if (const std::string why = job.WhyMode(); !why.empty())
-    fmt::print("calibration mode {}, because {}\n", Name(job.Mode()), why);
-  if (!text.source.empty()) fmt::print("calibration: {}\n  {}\n\n", text.source, job.Accounting());
-  fmt::print("{}", TimeAhead(Planned(options, recipe), model,
-                             {text.tokens + text.heldout_tokens, std::ssize(heldout.tokens)}));
+  PrintJob(options, model, recipe, job, std::ssize(heldout.tokens));
   CommandFit kept(job, recipe, first);
-  std::fflush(stdout);
   phases.Done("open");
   const RepairResult repair = kept.Run(*progress);
   phases.Done(Phases::kFit);
