@@ -139,6 +139,7 @@ void ForEachField(Record& rounded, const Visit& visit) {
   visit("mixture", rounded.mixture);
   visit("matrices", rounded.matrices);
   visit("tokens", rounded.tokens);
+  visit("eight_bits", rounded.eight_bits);
   visit("bytes_before", rounded.bytes_before);
   visit("bytes_after", rounded.bytes_after);
   visit("error", rounded.error);

@@ -106,6 +106,7 @@ class Pipeline {
       result_.quantised = std::move(rounded.report);
     } else {
       result_.quantised->bytes_after = rounded.report.bytes_after;
+      result_.quantised->eight_bits += rounded.report.eight_bits;
     }
   }
 

@@ -220,6 +220,8 @@ void PrintRepair(const RepairReport& report, int64_t layers) {
 void PrintQuantised(const QuantiseReport& rounded) {
   fmt::print("rounded to {}: {} matrices, {:.1f} MB to {:.1f} MB", rounded.mixture, rounded.matrices,
              static_cast<double>(rounded.bytes_before) / 1e6, static_cast<double>(rounded.bytes_after) / 1e6);
+  if (rounded.eight_bits > 0)
+    fmt::print("; {} of them to q8_0, because fewer bits would change the stream too much", rounded.eight_bits);
   if (!std::isnan(rounded.error))
     fmt::print("; error of their products {:.2f}% over {} tokens", 100 * std::sqrt(rounded.error), rounded.tokens);
   fmt::print("\n\n");

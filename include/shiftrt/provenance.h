@@ -108,6 +108,7 @@ struct RepairSeconds {
 struct QuantiseReport {
   std::string mixture = {};  ///< QuantiseSpec::mixture
   int64_t matrices = 0;      ///< how many were rounded
+  int64_t eight_bits = 0;    ///< how many of them to Q8_0, because fewer bits would change the stream too much
   int64_t tokens = 0;        ///< tokens of the calibration text that the rounding read
   int64_t bytes_before = 0;  ///< bytes of all weights before it, adapters included
   int64_t bytes_after = 0;   ///< the same after it

@@ -56,10 +56,12 @@ class Quantiser {
   }
 
  private:
+  // A tensor that has fewer bits already gains nothing by more of them.
   static bool ToBeRounded(const TensorView& tensor, BlockType type) {
-    return !PlainType(type) && tensor.dtype != DTypeOfBlocks(type);
+    if (PlainType(type) || tensor.dtype == DTypeOfBlocks(type)) return false;
+    return BytesOf(tensor.dtype, tensor.elements()) >= BytesOf(DTypeOfBlocks(type), tensor.elements());
   }
-  // Calls visit(row, type) for each matrix of some halves of kept block `index` that does not have its type.
+  // Calls visit(row, type) for each matrix of some halves of kept block `index` that is to be rounded.
   template <typename Visit>
   void ForEachToBeRounded(const BlockWeights& block, Halves halves, int64_t index, const Visit& visit) const {
     ForEachTensor(block, halves, [&](const BlockTensor& row, const TensorView& tensor) {
@@ -213,28 +215,50 @@ class Quantiser {
     Inputs inputs;
     if (spec_.reads_text()) inputs = Measure(stage);
     std::map<const void*, Matrix<float>> roots;  // by the Gram matrix that they are of
+    bool changed = false;
     for (const auto& [row, type] : wanted) {
       std::optional<InputGram>& gram = inputs.Of(*row);
       Matrix<float>& root = roots[&gram];
       if (gram && root.empty()) root = gram->TakeRoot(job_.context);
-      const RoundedMatrix rounded = Round(row->name, own.weights().*row->member, type, root);
+      const TensorView tensor = own.weights().*row->member;
+      RoundedMatrix rounded = Round(row->name, tensor, type, root);
+      const bool last = row->input == Axis::kQueries || row->input == Axis::kIntermediate;
+      if (last && !root.empty() && DisturbsStream(rounded, type)) {
+        if (tensor.dtype == DType::kQ8_0) continue;
+        rounded = RoundMatrix(job_.context, row->name, tensor, BlockType::kQ8_0, root.view(), spec_.rounding);
+        ++report_.eight_bits;
+      }
+      Count(rounded);
       own.Replace(row->member, rounded.tensor, rounded.storage);
+      changed = true;
     }
-    return true;
+    return changed;
+  }
+
+  // True if the error that a last projection adds to the stream, as a share of the stream's square, is more than
+  // 4^-bits. Those of a model are below, because a block adds little to its stream. A projection that carries the
+  // update of removed blocks, too, adds as much as the stream has, and without this SmolLM2 was lost by rounding it.
+  bool DisturbsStream(const RoundedMatrix& rounded, BlockType type) const {
+    const BlockTraits& traits = TraitsOf(type);
+    const double bits = 8.0 * static_cast<double>(traits.bytes) / static_cast<double>(traits.elements);
+    return rounded.error > std::pow(4, -bits) * static_cast<double>(tokens_ * rounded.tensor.rows());
   }
 
   // Without a root, nothing was measured, and all inputs count alike.
   RoundedMatrix Round(const char* name, const TensorView& tensor, BlockType type, const Matrix<float>& root) {
     RoundedMatrix rounded =
         RoundMatrix(job_.context, name, tensor, type, root.view(), root.empty() ? Rounding::kNearest : spec_.rounding);
-    error_ += rounded.error;
-    size_ += rounded.size;
-    ++report_.matrices;
     // Rounded so that the sum over all matrices is the total.
     const int64_t before = counted_ / kMillion;
     counted_ += tensor.elements();
     job_.progress.Advance(counted_ / kMillion - before);
     return rounded;
+  }
+  // Adds a matrix to the report.
+  void Count(const RoundedMatrix& rounded) {
+    error_ += rounded.error;
+    size_ += rounded.size;
+    ++report_.matrices;
   }
 
   // The root for the head, which reads the norm of the last streams.
@@ -254,12 +278,14 @@ class Quantiser {
       const OutputWeights output = own->weights();
       const Matrix<float> root = spec_.reads_text() ? RootOfHead(output) : Matrix<float>();
       const RoundedMatrix rounded = Round("the head", output.head, HeadTypeIn(mixture_, config_), root);
+      Count(rounded);
       own->Replace(&OutputWeights::head, rounded.tensor, rounded.storage);
       if (plan_.TiedHead(*weights_)) own->Replace(&OutputWeights::table, rounded.tensor, rounded.storage);
     }
     if (table) {  // its rows are no products' operands: no input weighs their errors
       const RoundedMatrix rounded =
           Round("the embedding table", weights_->embedding, TableTypeIn(mixture_, config_), {});
+      Count(rounded);
       own->Replace(&OutputWeights::table, rounded.tensor, rounded.storage);
     }
     return OwnOutput::Share(own);
