@@ -223,7 +223,7 @@ class Quantiser {
       const TensorView tensor = own.weights().*row->member;
       RoundedMatrix rounded = Round(row->name, tensor, type, root);
       const bool last = row->input == Axis::kQueries || row->input == Axis::kIntermediate;
-      if (last && !root.empty() && DisturbsStream(rounded, type)) {
+      if (last && type != BlockType::kQ8_0 && !root.empty() && DisturbsStream(rounded, type)) {
         if (tensor.dtype == DType::kQ8_0) continue;
         rounded = RoundMatrix(job_.context, row->name, tensor, BlockType::kQ8_0, root.view(), spec_.rounding);
         ++report_.eight_bits;

@@ -273,7 +273,7 @@ TEST_F(QuantisedModel, AProjectionThatMakesTheStreamHasEightBits) {
   NoProgress progress;
   const ShiftJob job = {context_, model_, calibration_, progress};
   // All blocks add little to the stream, but the down projection of block `large`.
-  const auto rounded_with = [&](int64_t large) {
+  const auto rounded_with = [&](int64_t large, const char* mixture) {
     DepthPlan plan;
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       const BlockStage block = {layer, Halves::kBoth, {}};
@@ -289,10 +289,11 @@ TEST_F(QuantisedModel, AProjectionThatMakesTheStreamHasEightBits) {
       }
       plan.stages.emplace_back(BlockStage{layer, Halves::kBoth, OwnBlock::Share(own)});
     }
-    return Quantise(job, plan, ParseQuantise("q4_0"));
+    return Quantise(job, plan, ParseQuantise(mixture));
   };
-  EXPECT_EQ(rounded_with(-1).report.eight_bits, 0);
-  const QuantisedPlan rounded = rounded_with(3);
+  EXPECT_EQ(rounded_with(-1, "q4_0").report.eight_bits, 0);
+  EXPECT_EQ(rounded_with(3, "q8_0").report.eight_bits, 0) << "it has eight bits anyway";
+  const QuantisedPlan rounded = rounded_with(3, "q4_0");
   EXPECT_EQ(rounded.report.eight_bits, 1);
   const BlockWeights& block = TensorsOf(*model_.weights, rounded.plan.stages[3].block());
   EXPECT_EQ(block.down.dtype, DType::kQ8_0);
