@@ -103,6 +103,8 @@ int Run(ExportCommand command) {
     throw UsageError(
         fmt::format("--quantize goes with --format gguf: {} has no quantised blocks", command.settings.format));
   command.settings.q8_0 = command.common.dtype == "q8_0";
+  if (quantise.any() && command.settings.q8_0)
+    throw UsageError("--dtype q8_0 does not go with --quantize, which chooses the types; leave one of them out");
   if (command.settings.q8_0) command.common.dtype = "auto";
   command.common.expand = command.settings.format != "gguf";  // the other formats have no quantised blocks
   command.common.merge_lora = !command.without_lora;

@@ -236,8 +236,9 @@ class Quantiser {
   }
 
   // True if the error that a last projection adds to the stream, as a share of the stream's square, is more than
-  // 4^-bits. Those of a model are below, because a block adds little to its stream. A projection that carries the
-  // update of removed blocks, too, adds as much as the stream has, and without this SmolLM2 was lost by rounding it.
+  // 4^-bits. Those of a model are below as a rule, because a block adds little to its stream. A projection that carries
+  // the update of removed blocks, too, adds as much as the stream has, and without this SmolLM2 was lost by rounding
+  // it.
   bool DisturbsStream(const RoundedMatrix& rounded, BlockType type) const {
     const BlockTraits& traits = TraitsOf(type);
     const double bits = 8.0 * static_cast<double>(traits.bytes) / static_cast<double>(traits.elements);

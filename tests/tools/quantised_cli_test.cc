@@ -104,6 +104,9 @@ TEST_F(QuantisedCli, IsRoundedToFewerBits) {
       Command("export", {"--format", "hf", "--quantize", "q4_0", "--save", Path("no"), "--quiet"}, "wide");
   EXPECT_NE(refused.status, 0);
   EXPECT_NE(refused.err.find("--quantize goes with --format gguf"), std::string::npos) << refused.err;
+  EXPECT_FAILS(
+      Command("export", {"--format", "gguf", "--quantize", "q4_0", "--dtype", "q8_0", "--save", Path("no")}, "wide"), 2,
+      "--dtype q8_0 does not go with --quantize");
   EXPECT_NE(Command("export", {"--format", "gguf", "--quantize", "q7", "--save", Path("no")}, "wide").status, 0);
 }
 
