@@ -11,7 +11,7 @@
 
 namespace shiftrt {
 
-// docs/gpu.md has the same rows, and docs/gpu-internals.md the arithmetic of `expected`. An expected figure was
+// docs/gpu.md has the same rows, and docs/dev/gpu.md the arithmetic of `expected`. An expected figure was
 // computed for an H200 before the first run.
 struct GpuTarget {
   const char* what;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with a weight matrix as stored in checkpoints: y = x W' (+ bias), W (out, in) row-major in its own dtype.
 // Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32. On AMX the errors are those
-// of float32 too, numbers below 2^-126 count as 0, and infinity times a number may be NaN (docs/cpu.md).
+// of float32 too, numbers below 2^-126 count as 0, and infinity times a number may be NaN (docs/dev/cpu.md).
 //
 // Quantised weights are widened to float32 without another rounding than that of their format. Products with up to
 // eight rows round x to 16 bits within each 32 elements: the error of an element is at most 2^-16 of the largest of

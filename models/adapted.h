@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes the directories that --save makes (docs/formats.md).
+// Reads and writes the directories that --save makes (docs/dev/formats.md).
 #pragma once
 
 #include "models/model.h"

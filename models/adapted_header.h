@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the fields of shiftrt.json, which describes the plan of a directory that --save made (docs/formats.md). The
+// Reads the fields of shiftrt.json, which describes the plan of a directory that --save made (docs/dev/formats.md). The
 // tensors that it names are read by models/adapted_plan.h.
 #pragma once
 

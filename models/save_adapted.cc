@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the directories that --save makes (docs/formats.md).
+// Writes the directories that --save makes (docs/dev/formats.md).
 #include <algorithm>
 #include <utility>
 

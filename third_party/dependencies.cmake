@@ -14,7 +14,7 @@ pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 
 # OpenBLAS, which contains LAPACK. The pthread variant is preferred: its threads let other programs have the core while they
-# wait for each other, and those of the OpenMP variant do not (docs/cpu.md). Otherwise it is the variant that the system has
+# wait for each other, and those of the OpenMP variant do not (docs/dev/cpu.md). Otherwise it is the variant that the system has
 # selected; the results are the same.
 find_library(SHIFTRT_OPENBLAS NAMES openblasp openblas PATH_SUFFIXES openblas-pthread REQUIRED)
 find_path(SHIFTRT_OPENBLAS_INCLUDE NAMES cblas.h PATH_SUFFIXES openblas-pthread openblas REQUIRED)

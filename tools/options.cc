@@ -59,7 +59,7 @@ void CommonOptions::AddThreadsTo(CLI::App& app) {
          "precision of products on a CPU: float32, or bfloat16, which rounds activations, gradients and weights\n"
          "for the products and takes half the time or less with AVX512-BF16 and AMX. auto: bfloat16 on such\n"
          "a CPU where layers are selected, a repair is fitted or a model is trained, else float32\n"
-         "(docs/cpu.md#products-in-bfloat16)")
+         "(docs/dev/cpu.md#products-in-bfloat16)")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
       ->capture_default_str();
   app.add_flag("--check-weights", check_finite, "fail if a weight is NaN or infinite");

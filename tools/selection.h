@@ -23,7 +23,7 @@ std::string CorrectionsHelp();
 // One line per mixture of quantised types.
 std::string MixturesHelp();
 // A line per option that does not go with every criterion, correction and other option: for --help, for `inspect
-// --options` and for docs/method.md.
+// --options` and for docs/dev/method.md.
 std::string OptionsTable();
 // --yes, which CheckRemoval heeds.
 void AddYes(CLI::App& app, bool& yes);

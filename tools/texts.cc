@@ -19,7 +19,7 @@ namespace shiftrt {
 namespace {
 
 // The calibration text if the user names none: pages of the web, an encyclopedia, instructions and programs, because a
-// repair returns little on kinds of text that it was not fitted to (docs/results-qwen.md).
+// repair returns little on kinds of text that it was not fitted to (docs/results/qwen.md).
 constexpr const char* kCalibration = "c4,wikitext2,alpaca,code-alpaca";
 // The held-out text if the user names none, as in the paper.
 constexpr const char* kHeldOut = "wikitext2-test";

@@ -195,7 +195,7 @@ struct Provenance {
 };
 
 /// \param provenance how a model was made
-/// \return a JSON object, as in the key "provenance" of the file shiftrt.json (docs/formats.md)
+/// \return a JSON object, as in the key "provenance" of the file shiftrt.json (docs/dev/formats.md)
 std::string ToJson(const Provenance& provenance);
 
 }  // namespace shiftrt

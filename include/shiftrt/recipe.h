@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
 /// A recipe says what to remove from a model and how to repair it. Each setting has a type, and beside the type a
-/// parser of the words that the command line takes; docs/method.md explains them.
+/// parser of the words that the command line takes; docs/dev/method.md explains them.
 #pragma once
 
 #include <cstdint>

@@ -613,7 +613,7 @@ class Repair(Table):
 
     @property
     def report(self) -> dict[str, Any]:
-        """The removed layers and how well the fits explain them, as docs/formats.md lists it under "provenance"."""
+        """The removed layers and how well the fits explain them, as docs/dev/formats.md lists it under "provenance"."""
         return self.corrected.provenance
 
     def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int | None = None, limit: int = 0,

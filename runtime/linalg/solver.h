@@ -49,7 +49,7 @@ class Solver : public std::enable_shared_from_this<Solver> {
   virtual ~Solver() = default;
   // True if callers should prefer Tridiagonalize(), RotateColumns() and ShrunkSquares() to Eigen() for a matrix (n, n)
   // and so many right sides. They take fewer FLOP, which is faster on a GPU. On the host they took longer than LAPACK's
-  // divide and conquer where there are as many right sides as rows (docs/gpu-internals.md).
+  // divide and conquer where there are as many right sides as rows (docs/dev/gpu.md).
   virtual bool AvoidsEigen(int64_t n, int64_t sides) const = 0;
   virtual ArrayPtr Make(int64_t rows, int64_t cols) = 0;  // not initialised
   virtual void Upload(MatrixView<const double> from, Array& to) = 0;

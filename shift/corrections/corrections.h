@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The corrections, which replace removed blocks (docs/method.md). To add a correction, write corrections/<name>.cc with
+// The corrections, which replace removed blocks (docs/dev/method.md). To add a correction, write corrections/<name>.cc with
 // its fit, and add its row to the table of corrections.cc.
 #pragma once
 
@@ -57,7 +57,7 @@ struct Correction {
   Makes makes;
   SettingSet accepts;
   // The mode that calibration mode auto stands for. Drift is better for linear residual adapters on a real model
-  // (docs/results-smollm2.md).
+  // (docs/results/smollm2.md).
   Calibration usual_mode;
   // Throws what SolveRidge throws.
   FittedSites (*fit)(const FitInput& input);

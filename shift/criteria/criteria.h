@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The criteria, which choose the layers to remove (docs/method.md).
+// The criteria, which choose the layers to remove (docs/dev/method.md).
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ struct SavedSums {
 SavedSums NewSavedSums(const ShiftJob& job, const std::vector<BlockPart>& parts, const std::string& settings,
                        std::map<std::string, std::vector<double>> scores = {});
 
-// A safetensors file (docs/formats.md), written under a temporary name and renamed.
+// A safetensors file (docs/dev/formats.md), written under a temporary name and renamed.
 void WriteSums(const std::filesystem::path& file, const SavedSums& set);
 // Throws Error naming the file for anything that is not such a file, of another version, or not finite.
 SavedSums ReadSums(const std::filesystem::path& file);

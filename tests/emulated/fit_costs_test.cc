@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the bytes that a fit copies between host and device (docs/gpu-internals.md).
+// Counts the bytes that a fit copies between host and device (docs/dev/gpu.md).
 #include <gtest/gtest.h>
 
 #include "kernels/emulated/device.h"

@@ -12,7 +12,7 @@
 namespace shiftrt {
 namespace {
 
-constexpr int64_t kLaunchesPerBlock = 46;  // as docs/gpu-internals.md says
+constexpr int64_t kLaunchesPerBlock = 46;  // as docs/dev/gpu.md says
 
 // Trains a LoRA of the query projection of every block.
 class GradientCosts : public testing::Test {

@@ -269,7 +269,7 @@ TEST_F(SmallMemory, SumsStayWhereTheyLeaveRoomForSolves) {
   }
 }
 
-// docs/gpu-internals.md: 42 scores in rounds of 1, 25, 4, 6 and 6, at most four per launch, and the diagonal.
+// docs/dev/gpu.md: 42 scores in rounds of 1, 25, 4, 6 and 6, at most four per launch, and the diagonal.
 TEST_F(SmallMemory, ALambdaByGcvTakesTheDocumentedLaunches) {
   constexpr int64_t kTokens = 200, kWidth = 48;
   Random random(3);

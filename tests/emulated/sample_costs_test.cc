@@ -11,7 +11,7 @@
 namespace shiftrt::gpu {
 namespace {
 
-// docs/gpu-internals.md has these numbers.
+// docs/dev/gpu.md has these numbers.
 TEST(SampleCosts, FewBarriersOfTheGrid) {
   const StreamOwner stream(0);
   constexpr int64_t kVocab = 2500;

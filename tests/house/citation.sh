@@ -61,5 +61,5 @@ change CITATION.cff 's/^version: .*/version: 9.9.9/'
 change CITATION.cff 's/given-names: Hongliang/given-names: Hang/'
 change CITATION.cff '/^references:/,$d'
 change CMakeLists.txt 's/^project(shiftrt VERSION [0-9.]*/project(shiftrt VERSION 9.9.9/'
-change docs/method.md 's/Bahri et al., 2026/Bahri et al., 2025/'
+change docs/dev/method.md 's/Bahri et al., 2026/Bahri et al., 2025/'
 exit $missed

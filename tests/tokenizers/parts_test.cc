@@ -66,7 +66,7 @@ TEST_F(TokenizerParts, GiveTheIdsOfTheLibrary) {
 
 // Every part that the library has is either in the table of the documentation or refused by its name.
 TEST_F(TokenizerParts, AreThoseOfTheDocumentation) {
-  std::ifstream file(TestDirectory().parent_path() / "docs/formats.md");
+  std::ifstream file(TestDirectory().parent_path() / "docs/dev/formats.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
   const std::pair<const char*, std::vector<const char*>> library[] = {
       {"model", {"BPE", "WordPiece", "WordLevel", "Unigram"}},

@@ -503,14 +503,14 @@ TEST_F(Cli, AFewShortSamplesAreEnough) {
   EXPECT_NE(outcome.out.find("saved: "), std::string::npos) << outcome.out;
 }
 
-// docs/method.md and the help of run show the table that the program itself checks options by.
+// docs/dev/method.md and the help of run show the table that the program itself checks options by.
 TEST_F(Cli, WhatGoesWithWhatIsDocumented) {
   const Outcome table = Call({"inspect", "--options"});
   ASSERT_EQ(table.status, 0) << table.err;
   EXPECT_NE(table.out.find("--merge\n"), std::string::npos) << table.out;
-  const std::string page = ReadFile(TestDirectory().parent_path() / "docs/method.md");
+  const std::string page = ReadFile(TestDirectory().parent_path() / "docs/dev/method.md");
   EXPECT_NE(page.find("```\n" + table.out + "```\n"), std::string::npos)
-      << "docs/method.md has another table than `shiftrt inspect --options` prints:\n"
+      << "docs/dev/method.md has another table than `shiftrt inspect --options` prints:\n"
       << table.out;
   EXPECT_NE(Call({"run", "--help-all"}).out.find("inspect --options"), std::string::npos);
 }
