@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main job on some devices: the memory of each, bytes between them, and the time that the rates of the hardware
-// allow. docs/scale.md has the formulas.
+// allow. docs/dev/architecture.md has the formulas.
 #pragma once
 
 #include <cstdint>

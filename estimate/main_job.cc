@@ -27,6 +27,7 @@ std::vector<std::string> Unplanned(const Recipe& recipe) {
   add(passes, fmt::format("selection by {}, which takes several passes", recipe.prune.criterion));
   const bool other = !correction.needs_sums() && !correction.walks() && correction.needs != Needs::kNothing;
   add(other, fmt::format("the passes and fits of correction {}", correction.name));
+  add(recipe.prune.max_divergence > 0, "the search for the largest cut, which repairs cuts of several sizes before");
   add(recipe.merge != Merge::kOff, "merging, and the sums of runs that are merged");
   return unplanned;
 }

@@ -156,6 +156,16 @@ void ForEachField(Record& gain, const Visit& visit) {
   visit("kept", gain.kept);
 }
 
+template <Is<CutReport> Record, typename Visit>
+void ForEachField(Record& cut, const Visit& visit) {
+  visit("units", cut.units);
+  visit("removed", cut.removed);
+  visit("tokens", cut.tokens);
+  visit("divergence", cut.divergence);
+  visit("error", cut.error, std::numeric_limits<double>::infinity());
+  visit("within", cut.within);
+}
+
 template <Is<MeasuredVariant> Record, typename Visit>
 void ForEachField(Record& variant, const Visit& visit) {
   visit("name", variant.name);
@@ -222,6 +232,7 @@ std::vector<Record> ReadRecords(const Json& list) {
 }
 
 void AddRepair(const RepairReport& repair, Json& json) {
+  if (!repair.cuts.empty()) json["cuts"] = RecordsJson(repair.cuts);
   json["selection"] = RecordJson(repair.selection);
   json["selection"]["unit"] = Name(repair.selection.unit);
   json["sites"] = RecordsJson(repair.sites);
@@ -245,6 +256,7 @@ std::vector<FitReport> ReadFits(const Json& list) {
 
 RepairReport ReadRepair(const Reader& from) {
   RepairReport repair;
+  repair.cuts = ReadRecords<CutReport>(from.List("cuts"));
   repair.selection = ReadRecord<Selection>(from["selection"]);
   if (Reader(from["selection"])["unit"] == Name(Unit::kHalf)) repair.selection.unit = Unit::kHalf;
   repair.sites = ReadFits(from.List("sites"));

@@ -72,7 +72,8 @@ FitOptions FitOptionsOf(const Recipe& recipe, Spectra spectra) {
 }
 
 SettingSet Accepted(const Recipe& recipe) {
-  return recipe.heal == Heal::kOff ? CorrectionOf(recipe).accepts : CorrectionOf(recipe).accepts | kTakenByHealing;
+  const SettingSet accepted = CorrectionOf(recipe).accepts | SettingSet{Setting::kMaxDivergence};
+  return recipe.heal == Heal::kOff ? accepted : accepted | kTakenByHealing;
 }
 
 void CheckOptions(const Recipe& recipe, const ModelConfig& config, bool split) {

@@ -10,6 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
+#include "shift/largest_cut.h"
 #include "shift/measure/gain.h"
 #include "shift/quantise/quantise.h"
 #include "shift/refit/fold.h"
@@ -322,7 +323,8 @@ ShiftResult Shift(const ShiftJob& job, const Recipe& recipe, Spectra spectra) {
   if (recipe.quantise.any()) CheckRounds(job.context, *job.model.weights);
   Recipe settled = recipe;
   settled.mode = ModeOf(recipe, split);
-  return Pipeline(job, settled, spectra).Run();
+  const auto repair = [&](const ShiftJob& on, const Recipe& by) { return Pipeline(on, by, spectra).Run(); };
+  return recipe.prune.max_divergence > 0 ? RepairLargestCut(job, settled, repair) : repair(job, settled);
 }
 
 }  // namespace shiftrt

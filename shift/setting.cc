@@ -47,6 +47,8 @@ const std::vector<SettingRow>& Settings() {
       {kAllSums, "gram.all_layers", "saving the sums of all layers", kFileSums,
        [](const Recipe& r) { return r.gram.all_layers; }},
       {kQuantise, "quantize", "rounding to fewer bits", "", [](const Recipe& r) { return r.quantise.any(); }},
+      {kMaxDivergence, "prune", "an amount by divergence (max-kl)", "",
+       [](const Recipe& r) { return r.prune.max_divergence > 0; }, nullptr, true},
   };
   return table;
 }
@@ -74,6 +76,9 @@ const std::vector<SettingConflict>& SettingConflicts() {
       {kGate, kSplit, kWhole},
       {kQuantise, kSplit, kWhole},
       {kGate, kQuantise, "it would take rounded blocks for corrections, and try the model without each of them"},
+      {kMaxDivergence, kSplit, kWhole},
+      {kMaxDivergence, kLoadedSums, "it fits cuts of several sizes to the text"},
+      {kMaxDivergence, kSavedSums, "it fits cuts of several sizes to the text"},
       {kLoadedSums, kSplit, kStays},
       {kSavedSums, kSplit, kStays},
   };

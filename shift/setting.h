@@ -34,6 +34,7 @@ enum class Setting : uint8_t {
   kSavedSums,      // sums are saved
   kAllSums,        // the sums of all layers are saved
   kQuantise,       // the weights are rounded to types of fewer bits
+  kMaxDivergence,  // the amount of the cut follows from the divergence of repaired models
   kCount,
 };
 

@@ -80,7 +80,7 @@ if(SHIFTRT_HAVE_CUDA)
   add_dependencies(test_launch shiftrt_cuda_kernels)
 endif()
 
-# Checks that the table of docs/gpu.md matches the committed reports.
+# Checks that the table of docs/dev/gpu.md matches the committed reports.
 find_package(Python3 COMPONENTS Interpreter)
 # The machine code of the kernels that decode a token.
 if(SHIFTRT_HAVE_CUDA AND Python3_FOUND)

@@ -123,6 +123,28 @@ Section Sites(const std::vector<FitReport>& sites) {
   return section;
 }
 
+Section Cuts(const RepairReport& report) {
+  Series tried{.name = "tried on a part of the text", .mark = Mark::kDots, .x = {}, .y = {}, .color = 0};
+  Series result{.name = "the result", .mark = Mark::kDots, .x = {}, .y = {}, .color = 1};
+  for (const CutReport& cut : report.cuts) {
+    Series& series = &cut == &report.cuts.back() ? result : tried;
+    series.x.push_back(static_cast<double>(cut.units));
+    series.y.push_back(cut.divergence);
+  }
+  Chart chart;
+  chart.name = "cuts";
+  chart.title = fmt::format("Divergence by the number of removed {}", UnitsName(report.selection));
+  chart.x_label = "removed";
+  chart.y_label = "nats per token";
+  chart.series = {std::move(tried), std::move(result)};
+  chart.from_zero = chart.whole_x = true;
+  return {
+      "The size of the cut",
+      "KL(original || repaired) in nats per token of held-out calibration text. The largest cut within the limit is "
+      "repaired again on the whole text.",
+      {std::move(chart), CutsTable(report)}};
+}
+
 Section Trials(const RepairReport& report) {
   Section section{
       "The choice of the recipe",
@@ -237,6 +259,7 @@ Page RunPage(const RunReport& report, std::vector<Section> more) {
   for (const MeasuredVariant& v : report.measured) texts.rows.push_back({v.label, v.continuation});
   continued.parts.emplace_back(std::move(texts));
   page.sections.push_back(std::move(continued));
+  if (!found.cuts.empty()) page.sections.push_back(Cuts(found));
   page.sections.push_back(Scores(ScoresBeside(report)));
   if (!found.trials.empty()) page.sections.push_back(Trials(found));
   if (!found.sites.empty()) page.sections.push_back(Sites(found.sites));

@@ -206,7 +206,20 @@ PageTable TrialsTable(const RepairReport& report) {
   return table;
 }
 
+PageTable CutsTable(const RepairReport& report) {
+  PageTable table{{UnitsName(report.selection), "tokens fitted", "KL from the original", "", "removed"}, {}};
+  for (const CutReport& cut : report.cuts)
+    table.rows.push_back({std::to_string(cut.units), std::to_string(cut.tokens),
+                          fmt::format("{:.4f}{}", cut.divergence, PlusMinus(cut.error, 4)),
+                          &cut == &report.cuts.back() ? "the result"
+                          : cut.within                ? "within"
+                                                      : "above",
+                          Names(cut.removed)});
+  return table;
+}
+
 void PrintRepair(const RepairReport& report, int64_t layers) {
+  if (!report.cuts.empty()) fmt::print("{}\n", Table(CutsTable(report)).Text());
   PrintSelection(report.selection, layers);
   PrintSites(report.sites);
   PrintHealed(report.healed, report.healing);

@@ -20,6 +20,9 @@ std::vector<std::vector<std::string>> HealedRows(const std::vector<FitReport>& h
 // The recipes that were tried, and which of them was chosen.
 PageTable TrialsTable(const RepairReport& report);
 
+// The cuts that the search for the largest one tried.
+PageTable CutsTable(const RepairReport& report);
+
 // Prints the selected layers, the fits, and the trials and decisions on the way, for a model of `layers` layers.
 void PrintRepair(const RepairReport& report, int64_t layers);
 

@@ -116,8 +116,19 @@ struct QuantiseReport {
   double error = std::numeric_limits<double>::quiet_NaN();
 };
 
+/// A cut that the search for PruneSpec::max_divergence repaired and measured.
+struct CutReport {
+  int64_t units = 0;                    ///< blocks, or halves, that were removed
+  std::vector<BlockPart> removed = {};  ///< what they were
+  int64_t tokens = 0;                   ///< tokens of calibration text that the repair was fitted on
+  double divergence = 0;                ///< mean KL(original || repaired) per predicted held-out token, nats
+  double error = 0;                     ///< its standard error over the sequences; infinite for a single sequence
+  bool within = false;                  ///< the divergence is at most PruneSpec::max_divergence
+};
+
 /// The findings of a repair.
 struct RepairReport {
+  std::vector<CutReport> cuts = {};    ///< of PruneSpec::max_divergence, as they were tried; the last is the result
   Selection selection = {};            ///< what was removed
   std::vector<FitReport> sites = {};   ///< fits in the place of removed blocks; empty if nothing was fitted
   std::vector<FitReport> healed = {};  ///< projections of kept blocks that were fitted again, in the order of the fits

@@ -19,17 +19,20 @@
 namespace shiftrt {
 
 /// Says what to remove: a criterion and an amount, or the layers themselves. Set one of `ratio`, `count`, `parameters`,
-/// `bytes` and `layers`.
+/// `bytes`, `max_divergence` and `layers`.
 struct PruneSpec {
-  std::string criterion = {};          ///< a name that Criteria() lists, such as "bi"; "layers" with `layers`
-  Unit unit = Unit::kBlock;            ///< the part that is scored and removed
-  double ratio = 0;                    ///< removes floor(ratio * layers) blocks, or halves of as many bytes
-  int64_t count = 0;                   ///< removes so many units
-  int64_t parameters = 0;              ///< removes until no more parameters than these stay, adapters not counted
-  int64_t bytes = 0;                   ///< the same in bytes of weights
-  std::vector<BlockPart> layers = {};  ///< removes these
-  int64_t keep_first = 0;              ///< never removes the first so many blocks
-  int64_t keep_last = 0;               ///< never removes the last so many blocks
+  std::string criterion = {};  ///< a name that Criteria() lists, such as "bi"; "layers" with `layers`
+  Unit unit = Unit::kBlock;    ///< the part that is scored and removed
+  double ratio = 0;            ///< removes floor(ratio * layers) blocks, or halves of as many bytes
+  int64_t count = 0;           ///< removes so many units
+  int64_t parameters = 0;      ///< removes until no more parameters than these stay, adapters not counted
+  int64_t bytes = 0;           ///< the same in bytes of weights
+  /// Removes as many units as Repair() finds with which KL(original || repaired), nats per token of held-out
+  /// calibration text, is at most this; half of the units at most.
+  double max_divergence = 0;
+  std::vector<BlockPart> layers = {};                        ///< removes these
+  int64_t keep_first = 0;                                    ///< never removes the first so many blocks
+  int64_t keep_last = 0;                                     ///< never removes the last so many blocks
   std::map<std::string, int64_t, std::less<>> options = {};  ///< options of the criterion alone: {"rank", 16}
 
   /// \param name an option that the criterion has
@@ -38,8 +41,8 @@ struct PruneSpec {
   /// \return whether it may remove one half of a block alone
   bool halves() const;
 };
-/// \param text "CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half][,OPTION=N]", for example "bi:0.25", "streamline:8"
-///     or "bi:params=6.3B"; or "layers=3.attn,5,8-10"
+/// \param text "CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half][,OPTION=N]", for example "bi:0.25",
+///     "streamline:8", "bi:params=6.3B" or "bi:max-kl=0.2"; or "layers=3.attn,5,8-10"
 /// \param default_amount what a criterion without an amount gets; empty: that is an error
 /// \return what is to be removed
 /// \throws UsageError naming what is wrong, and listing the criteria if the name is unknown

@@ -17,8 +17,8 @@ namespace shiftrt {
 
 namespace {
 
-constexpr std::string_view kLayers = "layers=", kParameters = "params=", kBytes = "bytes=", kKeep = "keep=",
-                           kUnit = "unit=", kFirst = "first:", kLast = "last:";
+constexpr std::string_view kLayers = "layers=", kParameters = "params=", kBytes = "bytes=", kMaxDivergence = "max-kl=",
+                           kKeep = "keep=", kUnit = "unit=", kFirst = "first:", kLast = "last:";
 
 bool ParseIndex(std::string_view text, int64_t* value) { return ParseNumber(text, value) && *value >= 0; }
 
@@ -50,6 +50,10 @@ void ParseAmount(std::string_view amount, const std::string& text, PruneSpec& sp
                         UnitSuffix{"MB", 1e6},  UnitSuffix{"GB", 1e9},  UnitSuffix{"B", 1}};
     if (!ParseWithUnit(amount.substr(kBytes.size()), units, &spec.bytes))
       FailUsage(Field("prune"), "{}: \"{}\" is not a number of bytes (bytes=12GiB)", text, amount);
+  } else if (amount.starts_with(kMaxDivergence)) {
+    if (!ParseNumber(amount.substr(kMaxDivergence.size()), &spec.max_divergence) || !(spec.max_divergence > 0) ||
+        !std::isfinite(spec.max_divergence))
+      FailUsage(Field("prune"), "{}: \"{}\" is not a divergence above 0 in nats per token (max-kl=0.2)", text, amount);
   } else if (ParseNumber(amount, &spec.count)) {
     if (spec.count < 1) FailUsage(Field("prune"), "{}: a count of {} removes nothing", text, spec.count);
   } else if (ParseNumber(amount, &spec.ratio)) {
@@ -58,7 +62,8 @@ void ParseAmount(std::string_view amount, const std::string& text, PruneSpec& sp
     spec.count = 0;
   } else {
     FailUsage(Field("prune"),
-              "{}: amount \"{}\" is neither a ratio (0.25) nor a count (8) nor a target (params=6.3B, bytes=12GiB)",
+              "{}: amount \"{}\" is neither a ratio (0.25) nor a count (8) nor a target (params=6.3B, bytes=12GiB, "
+              "max-kl=0.2)",
               text, amount);
   }
 }
@@ -172,6 +177,8 @@ std::string Format(const PruneSpec& spec) {
     text += fmt::format("{}{}", kParameters, spec.parameters);
   } else if (spec.bytes > 0) {
     text += fmt::format("{}{}B", kBytes, spec.bytes);
+  } else if (spec.max_divergence > 0) {
+    text += fmt::format("{}{}", kMaxDivergence, spec.max_divergence);
   } else {
     text += spec.count > 0 ? std::to_string(spec.count) : fmt::format("{}", spec.ratio);
   }
@@ -251,7 +258,9 @@ int64_t RemovalCount(const PruneSpec& spec, const Weights& weights) {
   const char* const name = halves ? "half blocks" : "layers";
   const int64_t count = !spec.layers.empty() ? HalvesOf(spec.layers) * of_a_block / 2
                         : spec.count > 0     ? spec.count
-                                             : of_a_block * BlockCount(spec, weights);
+                        : spec.max_divergence > 0
+                            ? of_a_block * std::clamp<int64_t>(layers - spec.keep_first - spec.keep_last, 0, layers / 2)
+                            : of_a_block * BlockCount(spec, weights);
   if (!spec.layers.empty() && spec.layers.back().layer >= layers)
     FailUsage(Field("prune"), "{}: the model's layers are 0 to {}", Format(spec), layers - 1);
   if (count < 1) FailUsage(Field("prune"), "{}: removes none of {} {}", Format(spec), units, name);
@@ -267,6 +276,9 @@ int64_t RemovalCount(const PruneSpec& spec, const Weights& weights) {
 
 Quota::Quota(const PruneSpec& spec, const Weights& weights)
     : unit_(spec.unit), count_(RemovalCount(spec, weights)), limit_(count_) {
+  if (spec.max_divergence > 0)
+    FailUsage(Field("prune"),
+              "{}: only a repair finds the amount, because it fits cuts of several sizes; give a number", Format(spec));
   const int64_t layers = weights.config.layers, units = UnitsOf(unit_, layers), of_a_block = units / layers;
   first_ = of_a_block * spec.keep_first;
   end_ = units - of_a_block * spec.keep_last;

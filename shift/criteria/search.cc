@@ -31,16 +31,6 @@ constexpr int64_t kMostSwaps = 3;  // between a choice and its offspring
 
 using Units = std::vector<int64_t>;  // ascending
 
-// Each sequence in which a token is predicted, as a batch of its own.
-std::vector<Batch> Sequences(const std::vector<Batch>& batches) {
-  std::vector<Batch> sequences;
-  for (const Batch& batch : batches)
-    for (int64_t s = 0; s < batch.sequences(); ++s)
-      if (const int64_t begin = batch.offsets[s], length = batch.offsets[s + 1] - begin; length > 1)
-        sequences.emplace_back().Add(std::span(batch.tokens).subspan(begin, length));
-  return sequences;
-}
-
 // A choice of units, and the divergence that it leaves on each sequence.
 struct Choice {
   Units units;
@@ -58,7 +48,7 @@ class Search {
   explicit Search(const CriterionTask& task)
       : task_(task),
         stand_in_(CorrectedBy(task)),
-        divergence_(task.input.context, task.input.weights, Sequences(LossBatches(task)),
+        divergence_(task.input.context, task.input.weights, PredictedSequences(LossBatches(task)),
                     PartOf(task.quota.unit(), task.quota.first()).layer),
         all_(divergence_.sequences()),
         random_(task.input.seed) {

@@ -12,6 +12,15 @@
 
 namespace shiftrt {
 
+std::vector<Batch> PredictedSequences(const std::vector<Batch>& batches) {
+  std::vector<Batch> sequences;
+  for (const Batch& batch : batches)
+    for (int64_t s = 0; s < batch.sequences(); ++s)
+      if (const int64_t begin = batch.offsets[s], length = batch.offsets[s + 1] - begin; length > 1)
+        sequences.emplace_back().Add(std::span(batch.tokens).subspan(begin, length));
+  return sequences;
+}
+
 Divergence::Divergence(const Context& context, const std::shared_ptr<const Weights>& weights,
                        std::vector<Batch> sequences, int64_t first)
     : context_(context),

@@ -10,6 +10,9 @@
 
 namespace shiftrt {
 
+// Each sequence in which a token is predicted, as a batch of its own.
+std::vector<Batch> PredictedSequences(const std::vector<Batch>& batches);
+
 class Divergence {
  public:
   // Each of `sequences` is a batch of one sequence. Plans to be compared run the blocks 0 .. first - 1 as they are:

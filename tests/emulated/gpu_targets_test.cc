@@ -40,9 +40,9 @@ TEST(GpuTargets, OfAModelAndTheJob) {
     EXPECT_DOUBLE_EQ(measured[i].found, found[i]) << measured[i].target->what;
 }
 
-// docs/gpu.md has the targets, with what is expected and not measured.
+// docs/dev/gpu.md has the targets, with what is expected and not measured.
 TEST(GpuTargets, AreThoseOfTheDocumentation) {
-  std::ifstream file(TestDirectory() / "../docs/gpu.md");
+  std::ifstream file(TestDirectory() / "../docs/dev/gpu.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   ASSERT_FALSE(text.empty());
   for (const GpuTarget& target : kGpuTargets) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulations, event by event, of what docs/scale.md states in closed form: the batches that are dealt out in rounds,
-// the sites that processes own, and the tree of messages between all. For 2 to 1024 of them.
+// Simulations, event by event, of what docs/dev/architecture.md states in closed form: the batches that are dealt out
+// in rounds, the sites that processes own, and the tree of messages between all. For 2 to 1024 of them.
 #include <gtest/gtest.h>
 
 #include "estimate/messages.h"

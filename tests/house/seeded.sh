@@ -62,11 +62,16 @@ END
 mkdir .ci && printf './test\ngit clone . there\ncd there\n# Begins.\n./start\n./test -R Ridge\n./test\n' >.ci/run
 printf '# A page\n```\n./start   # begins\n./test    # tests\n```\n```\nanother\n```\n' >README.md
 
+# Pages: a README that is too long, and a line that is too long, where only prose has a limit.
+yes word | head -n 700 >>README.md
+printf '%0121d\n| %0121d |\n```\n%0121d\n```\n' 1 2 3 >docs/wide.md
+
 find . -name '*.h' -o -name '*.cc' | xargs sed -i '1i // SPDX-License-Identifier: Apache-2.0'
 echo '#pragma once' >runtime/unlicensed.h
 
 if found=$(SHIFTRT_HOUSE=$tree "$check"); then echo "check-house found nothing"; exit 1; fi
-expected='README.md:4
+expected='README.md:1
+README.md:4
 api/comments.h:11
 api/comments.h:13
 api/comments.h:4
@@ -79,6 +84,7 @@ docs/links.md:3
 docs/links.md:4
 docs/page.md:2
 docs/troubleshooting.md:2
+docs/wide.md:1
 engine/body.cc:2
 eval/backend.cc:2
 eval/talk.cc:2
