@@ -113,7 +113,6 @@ const CriterionOption* Criterion::OptionNamed(std::string_view option) const {
 }
 
 const Criterion* CriterionNamed(std::string_view name) {
-  if (name == "bi:token") name = "bi";
   for (const Criterion& criterion : Criteria())
     if (name == criterion.name) return &criterion;
   return nullptr;

@@ -71,7 +71,7 @@ struct Criterion {
 };
 // The table: one row per criterion.
 const std::vector<Criterion>& Criteria();
-// The row of that name ("bi:token" is "bi"), or null.
+// The row of that name, or null.
 const Criterion* CriterionNamed(std::string_view name);
 // The same; throws UsageError listing the criteria known.
 const Criterion& FindCriterion(std::string_view name);

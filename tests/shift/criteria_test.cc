@@ -37,8 +37,8 @@ TEST(Ranking, LowestFirstAndTiesToTheDeeper) {
 TEST(ParsePrune, ReadsRatiosCountsAndOptions) {
   EXPECT_EQ(ParsePrune("bi:0.25").criterion, "bi");
   EXPECT_EQ(ParsePrune("bi:0.25").ratio, 0.25);
-  EXPECT_EQ(ParsePrune("bi:token:0.25").criterion, "bi");
-  EXPECT_EQ(ParsePrune("bi:token:8").count, 8);
+  EXPECT_EQ(ParsePrune("bi:frobenius:0.25").criterion, "bi:frobenius");
+  EXPECT_EQ(ParsePrune("bi:frobenius:8").count, 8);
   EXPECT_EQ(ParsePrune("reverse*:8").criterion, "reverse*");
   const PruneSpec spec = ParsePrune("magnitude-l1:3,keep=first:4,last:2");
   EXPECT_EQ(spec.criterion, "magnitude-l1");

@@ -150,7 +150,7 @@ class SelectionFromText : public test::SmallModel {
 };
 
 TEST_F(SelectionFromText, BlockInfluenceIsOneMinusTheMeanCosine) {
-  const Selection selection = Select("bi:token:2");
+  const Selection selection = Select("bi:2");
   ASSERT_EQ(selection.scores.size(), static_cast<size_t>(kLayers));
   for (int64_t l = 0; l < kLayers; ++l) EXPECT_NEAR(selection.scores[l], 1 - MeanCosine(l, 1), 1e-12);
   EXPECT_EQ(selection.removed, Lowest(selection.scores, 2));
@@ -454,7 +454,7 @@ TEST_F(SelectionFromText, NeedsText) {
 
 TEST(ParsePruneList, KeepsOptionsWithTheirCriterion) {
   const std::vector<PruneSpec> specs =
-      ParsePruneList("bi:token,angular:4,keep=first:2,last:1,layers=3,5,8-10,ppl:0.5,tokens=100,bi:frobenius", "0.25");
+      ParsePruneList("bi,angular:4,keep=first:2,last:1,layers=3,5,8-10,ppl:0.5,tokens=100,bi:frobenius", "0.25");
   ASSERT_EQ(specs.size(), 5u);
   EXPECT_EQ(specs[0].criterion, "bi");
   EXPECT_EQ(specs[0].ratio, 0.25);
