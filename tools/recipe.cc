@@ -27,10 +27,10 @@ constexpr SettingHelp kHelp[] = {
      "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half] or layers=3.attn,5,8-10. An amount is\n"
      "a share of the layers (0.25), a number of layers (8), what is to stay without adapters (params=6.3B or\n"
      "bytes=12GiB), or max-kl=0.2: as many as leave the repaired model within this divergence from the original,\n"
-     "nats per token of held-out calibration text. With unit=half every criterion but prune-comp scores attention and "
-     "MLP of a block apart; a\n"
-     "share then removes halves of no more bytes than those blocks have, a number counts halves, and angular and\n"
-     "streamline remove consecutive halves. Models with half blocks are exported as hf-lra alone"},
+     "nats per token of held-out calibration text. With unit=half every criterion but prune-comp scores attention\n"
+     "and MLP of a block apart; a share then removes halves of no more bytes than those blocks have, a number\n"
+     "counts halves, and angular and streamline remove consecutive halves. Half blocks leave as hf-lra, and from\n"
+     "Llama, Mistral and Qwen 2 as gguf"},
     {"rank", "rank of the adapters: a number, full, energy:SHARE (of each fit) or budget:PARAMETERS (of all adapters)"},
     {"correction", "what replaces the removed blocks (default: joint, or lra with an option that joint does not take):",
      CorrectionsHelp},
