@@ -32,8 +32,9 @@ void CommonOptions::AddModelTo(CLI::App& app) {
 void CommonOptions::AddTo(CLI::App& app) {
   AddModelTo(app);
   app.add_option("--device", device,
-                 "auto, cpu, cuda or cuda:N; cuda:N,M,... or cuda:all collect calibration sums on several GPUs\n"
-                 "and do everything else on the first of them. Several processes take one GPU each (docs/scale.md)")
+                 "auto, cpu, cuda or cuda:N; cuda:N,M,... or cuda:all collect the sums of fits that are independent\n"
+                 "of each other on several GPUs, and do everything else on the first of them. Several\n"
+                 "processes take one GPU each (docs/scale.md)")
       ->capture_default_str();
   app.add_option(
          "--dtype", dtype,

@@ -53,7 +53,7 @@ TEST_P(AgainstTransformers, LogitsAndHiddenStatesAgreeInFloat32) {
   double largest = 0;
   for (int64_t i = 0; i < expected.rows * expected.cols; ++i)
     largest = std::max(largest, std::abs(static_cast<double>(expected.data[i])));
-  // The figures of docs/families.md.
+  // The figures of docs/support.md.
   const double of_logits = LargestDifference(logits.view(), expected) / largest;
   RecordProperty("logits", fmt::format("{:.1e}", of_logits));
   EXPECT_LE(of_logits, 1e-5);
