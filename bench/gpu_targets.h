@@ -11,8 +11,8 @@
 
 namespace shiftrt {
 
-// docs/gpu.md has the same rows, and docs/dev/gpu.md the arithmetic of `expected`. An expected figure was
-// computed for an H200 before the first run.
+// docs/dev/gpu.md has the same rows, and the arithmetic of `expected`, which was computed for an H200 before the first
+// run.
 struct GpuTarget {
   const char* what;
   const char* wanted;

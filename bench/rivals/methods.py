@@ -295,7 +295,7 @@ def tokens_of(args, text):
 
 
 def is_held_out(index, count):
-    """True for a sample that shiftrt holds out (docs/glossary.md, calibration text)."""
+    """True for a sample that shiftrt holds out (docs/glossary.md, held out)."""
     return index % 8 == 7 if count >= 8 else count >= 2 and index == count - 1
 
 

@@ -128,7 +128,7 @@ struct CutReport {
 
 /// The findings of a repair.
 struct RepairReport {
-  std::vector<CutReport> cuts = {};    ///< of PruneSpec::max_divergence, as they were tried; the last is the result
+  std::vector<CutReport> cuts = {};    ///< cuts in the order of their trials; the last is the result
   Selection selection = {};            ///< what was removed
   std::vector<FitReport> sites = {};   ///< fits in the place of removed blocks; empty if nothing was fitted
   std::vector<FitReport> healed = {};  ///< projections of kept blocks that were fitted again, in the order of the fits
