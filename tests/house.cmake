@@ -19,6 +19,11 @@ set_tests_properties(House.OptionsExist House.UnknownOptionsAreFound PROPERTIES 
 set_tests_properties(House.UnknownOptionsAreFound PROPERTIES
   PASS_REGULAR_EXPRESSION ":1: no command has --nothing\n[^\n]*:6: shiftrt ppl lacks --prune\n$")
 
+# docs/options.md has the options, values and defaults of the program.
+add_test(NAME House.OptionsPage
+  COMMAND ${PROJECT_SOURCE_DIR}/scripts/options-page --check $<TARGET_FILE:shiftrt>)
+set_tests_properties(House.OptionsPage PROPERTIES LABELS static)
+
 # README.md, CITATION.cff and CMakeLists.txt agree on the version and the paper.
 add_test(NAME House.CitationsAgree COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/citation.sh ${PROJECT_SOURCE_DIR})
 add_test(NAME House.WrongCitationsAreFound
