@@ -155,7 +155,7 @@ std::vector<int32_t> Decoder::NextTokens(std::span<const CachedTokens> sequences
     return chosen;
   }
   std::set<const KvCache*> caches;
-  std::vector<int64_t> last;  // the rows behind which a token is chosen
+  std::vector<int64_t> last;  // the rows after which a token is chosen
   int64_t end = 0;
   for (const CachedTokens& one : sequences) {
     Check(!one.tokens.empty(), "no token to continue after");

@@ -15,7 +15,7 @@ namespace shiftrt {
 namespace {
 
 using test::AffineMap;
-using test::Beside;
+using test::Concatenated;
 using test::Doubles;
 using test::Floats;
 using test::LeastSquares;
@@ -149,7 +149,7 @@ TEST_F(Refit, JointIsRidgeOnOutputAndActivationsAndRunsAsTheBlockAndAnAdapter) {
   const AdapterStage& adapter = result.corrected.stages[2].adapter();
   EXPECT_EQ(adapter.parts, (std::vector<BlockPart>{2, 3}));
   const Matrix<float> out = Output(model_.plan, 1), activation = Seen(model_.plan, 1, TapPoint::kActivation),
-                      missing = Minus(Stream(model_.plan, 4), out), inputs = Beside(out, activation);
+                      missing = Minus(Stream(model_.plan, 4), out), inputs = Concatenated(out, activation);
   const AffineMap map = WeightedRidge(inputs, missing, std::vector<double>(kTokens, 1.0), kLambda);
   Matrix<double> a(kWidth, kWidth);
   std::copy_n(map.a.data(), kWidth * kWidth, a.data());
@@ -320,7 +320,7 @@ TEST_F(Refit, HealingThatRaisesTheHeldOutLossIsNotApplied) {
 TEST_F(Refit, HealingChangesNothingWhereNothingIsMissing) {
   NoProgress progress;
   const ShiftJob job = {context_, model_, calibration_, progress};
-  const WalkResult fitted =
+  const SequentialFitResult fitted =
       RefitInSequence(job, model_.plan, {1}, {nullptr, Heal::kAll, {{LambdaSpec::Kind::kAbsolute, kLambda}}, {}});
   EXPECT_EQ(fitted.healed.size(), 8u);
   for (const int64_t layer : {2, 3, 4, 5})
