@@ -57,10 +57,9 @@ void CheckSettings(const FinetuneSettings& settings) {
 FinetuneSettings WithText(FinetuneSettings settings, const Model& model) {
   CheckSettings(settings);
   if (settings.text.empty()) {
-    const std::filesystem::path beside = model.directory / "calibration.txt";
-    if (!Exists(beside))
-      FailUsage(Field("text"), "there is no {}; give a file with text to learn from", beside.string());
-    settings.text = beside.string();
+    const std::filesystem::path text = model.directory / "calibration.txt";
+    if (!Exists(text)) FailUsage(Field("text"), "there is no {}; give a file with text to learn from", text.string());
+    settings.text = text.string();
   }
   settings.length = std::min(settings.length, model.weights->config.max_positions);
   return settings;

@@ -87,14 +87,14 @@ void Save(const ShiftJob& job, const Recipe& recipe, const ShiftResult& result, 
 
 std::string FitKey(const ShiftJob& job, const Recipe& recipe) {
   const Weights& weights = *job.model.weights;
-  Recipe settled = recipe;  // a model that is split may be fitted in another mode
-  settled.mode = ModeOf(recipe, weights.split());
+  Recipe resolved = recipe;  // a model that is split may be fitted in another mode
+  resolved.mode = ModeOf(recipe, weights.split());
   std::string text = fmt::format("{} {} {} {} {} {} {} {}", Version(), fs::absolute(job.model.directory).string(),
                                  weights.Fingerprint(), Name(weights.embedding.dtype),
                                  job.context.device == Device::kCuda           ? "cuda"
                                  : job.context.products == Products::kBFloat16 ? "bfloat16"
                                                                                : "",
-                                 job.calibration.hash, job.calibration.source, FitText(settled));
+                                 job.calibration.hash, job.calibration.source, FitText(resolved));
   for (const fs::path& file : recipe.gram.load)
     text += fmt::format(" {} {}", fs::file_size(file), fs::last_write_time(file).time_since_epoch().count());
   return HashHex(text);

@@ -52,9 +52,9 @@ std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
 
 CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* field) {
   if (spec.source.empty()) {
-    const std::filesystem::path beside = model.directory / "calibration.txt";
-    if (!Exists(beside)) FailUsage(Field(field), "there is no {}; give a file with calibration text", beside.string());
-    spec.source = beside.string();
+    const std::filesystem::path text = model.directory / "calibration.txt";
+    if (!Exists(text)) FailUsage(Field(field), "there is no {}; give a file with calibration text", text.string());
+    spec.source = text.string();
   } else if (!Exists(std::string(spec.source))) {
     const CalibrationSpec parsed = ParseCalibration(spec.source);
     if (parsed.source != spec.source) spec = parsed;

@@ -9,7 +9,7 @@
 
 namespace shiftrt {
 
-// The calibration text, by default calibration.txt beside the model, with samples that the model has positions for.
+// The calibration text, by default calibration.txt next to the model, with samples that the model has positions for.
 // Throws UsageError with the name of the field if there is none.
 CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* field);
 // Throws UsageError for a model that is pruned, corrected or fine-tuned.

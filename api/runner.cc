@@ -37,7 +37,7 @@ struct ModelRunner::Impl {
   }
   // Runs a sequence, and reports the rows at this point of these layers.
   void Listen(std::span<const int32_t> tokens, const std::vector<int64_t>& layers, TapPoint point,
-              const std::function<void(int64_t, std::span<const float>)>& hear) const;
+              const std::function<void(int64_t, std::span<const float>)>& receive) const;
 
   LanguageModel model;
   Context context;
@@ -288,7 +288,7 @@ void ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logit
   if (std::ssize(logits) != std::ssize(tokens) * vocabulary)
     FailUsage(Field("logits"), "room for {} floats, expected {} tokens x {} logits", logits.size(), tokens.size(),
               vocabulary);
-  // Some rows at a time: a copy of all logits beside the caller's would double the memory.
+  // Some rows at a time: a copy of all logits besides the caller's would double the memory.
   constexpr int64_t kRows = 128;
   const Rows stream = impl_->decoder.Forward(OneSequence(tokens));
   for (int64_t first = 0; first < stream.count(); first += kRows) {
@@ -298,16 +298,16 @@ void ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logit
 }
 
 void ModelRunner::Impl::Listen(std::span<const int32_t> tokens, const std::vector<int64_t>& layers, TapPoint point,
-                               const std::function<void(int64_t, std::span<const float>)>& hear) const {
+                               const std::function<void(int64_t, std::span<const float>)>& receive) const {
   Check(!tokens.empty(), "a sequence without tokens has no hidden states");
   const auto turn = context.TakeTurn();
   std::vector<Tap> taps;
   taps.reserve(layers.size());
   for (const int64_t layer : layers)
-    taps.push_back({layer, point, [&, layer, heard = false](const Rows& rows, const Batch&) mutable {
-                      if (std::exchange(heard, true)) return;  // a layer whose halves are two stages
+    taps.push_back({layer, point, [&, layer, received = false](const Rows& rows, const Batch&) mutable {
+                      if (std::exchange(received, true)) return;  // a layer whose halves are two stages
                       const HostRows here = rows.ToHost();
-                      hear(layer, {here.view().data, static_cast<size_t>(rows.count() * rows.hidden())});
+                      receive(layer, {here.view().data, static_cast<size_t>(rows.count() * rows.hidden())});
                     }});
   // A decoder of its own, because taps belong to a decoder; weights, and their copies on a GPU, are shared.
   const Model& opened = model.impl().model;

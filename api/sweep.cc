@@ -22,7 +22,7 @@ namespace shiftrt {
 
 namespace {
 
-// Everything that decides a cell beside its settings.
+// Everything that decides a cell besides its settings.
 std::string JournalKey(const SweepSettings& settings, const CalibrationSpec& calibration, const Model& model,
                        const Context& fitting, const Context& measuring) {
   std::string text;

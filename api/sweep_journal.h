@@ -18,7 +18,7 @@ namespace shiftrt {
 
 class SweepJournal {
  public:
-  // Reads the cells of `file` whose key is `key`, which stands for everything that decides a cell beside its settings:
+  // Reads the cells of `file` whose key is `key`, which stands for everything that decides a cell besides its settings:
   // model, texts, protocol and suites. "" keeps nothing. A line that breaks off counts for nothing.
   SweepJournal(std::filesystem::path file, std::string key);
 

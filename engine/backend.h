@@ -39,9 +39,9 @@ struct LayerCall {
   const Rows* residual = nullptr;  // the stream to go on from, (tokens, hidden); null: the embeddings
   // One per sequence, none of which has a parent, or empty. More than one goes to a backend that RunsTogether() alone.
   std::span<const Continued> continued = {};
-  int64_t next = -1;           // the layer whose input is the stream behind them, if taps receive it
-  bool taps_only = false;      // nobody wants the stream behind the last tap
-  const Draw* draw = nullptr;  // how the token behind the last row is chosen; null: it is not
+  int64_t next = -1;           // the layer whose input is the stream after them, if taps receive it
+  bool taps_only = false;      // nobody wants the stream after the last tap
+  const Draw* draw = nullptr;  // how the token after the last row is chosen; null: it is not
   bool on_chosen = false;      // the batch's one token is the one that the last call chose, not the one it says
 
   // The one sequence's, for a backend that takes no more; null and 0 if it continues no cache.
@@ -126,7 +126,7 @@ struct CallLayout {
     int64_t reach = 0;
   };
   std::vector<Sequence> sequences;
-  // The tokens whose keys the sequences with a parent see, in order, one sequence behind another.
+  // The tokens whose keys the sequences with a parent see, in order, one sequence after another.
   std::vector<int64_t> joined_rows;
 };
 CallLayout LayOut(const LayerCall& call);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of a block (engine/block.h) over the operations of a device, for inference on the CPU and for training on
-// every device, and beside them the backward pass.
+// every device, and the backward pass.
 #pragma once
 
 #include "engine/block.h"
@@ -52,7 +52,7 @@ class BlockPass final : private Block {
     DeviceMatrix<float> update = {}, added = {};  // the update before its norm, and as it is added to the stream
   };
   Half& Of(Halves half) { return half == Halves::kMlp ? mlp_ : attention_; }
-  // The norm in front of a half.
+  // The norm before a half.
   Norm InputNormOf(TensorView BlockWeights::*weight, TensorView BlockWeights::*bias) const;
 
   bool keeps() const { return keeping_ == Keeping::kActivations; }

@@ -75,7 +75,7 @@ class KvCache {
 };
 
 // One of several sequences that are continued together: `tokens`, at least one, are appended to `cache`. With a choice,
-// the token behind the last of them is chosen.
+// the token after the last of them is chosen.
 struct CachedTokens {
   struct Choice {
     SamplingOptions sampling;
@@ -88,7 +88,7 @@ struct CachedTokens {
 
 // Runs the stages of a plan. If the model is split over processes (models/split.h), the processes of a group make the
 // same calls, in the same order, over the same batches, and each runs its own stages. Only the last process gets the
-// stream behind all stages; the others get the stream behind their own, and log-probabilities of 0. They may be ahead
+// stream after all stages; the others get the stream after their own, and log-probabilities of 0. They may be ahead
 // of the last one by some batches.
 class Decoder {
  public:

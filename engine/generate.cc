@@ -18,7 +18,7 @@ namespace {
 // Bounds the activations' memory on long prompts.
 constexpr size_t kPrefillChunk = 512;
 
-// Tokens of prompts that are computed in one step, beside the next tokens of all replies.
+// Tokens of prompts that are computed in one step, together with the next tokens of all replies.
 constexpr int64_t kPromptTokensOfAStep = 2048;
 
 // The caches of the replies that are generated together take at most this memory, unless one alone takes more.

@@ -75,9 +75,9 @@ struct ManyRequest {
   std::function<bool()> more = {};
 };
 // Replies to every prompt as Generate() does, several at once: a reply that ends makes room for the next prompt, whose
-// tokens are computed beside the next tokens of the other replies. Calls `on_reply` with the index of a prompt and its
-// reply, without the stop token, in the order in which the replies end. Throws Error before any work for a prompt that
-// does not fit.
+// tokens are computed together with the next tokens of the other replies. Calls `on_reply` with the index of a prompt
+// and its reply, without the stop token, in the order in which the replies end. Throws Error before any work for a
+// prompt that does not fit.
 GenerationTotals GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
                               const ManyRequest& request,
                               const std::function<void(size_t prompt, std::vector<int32_t> tokens)>& on_reply);

@@ -105,7 +105,7 @@ struct GradientEngine::Impl {
     return streams.Get(ops(), rows * config().hidden).Part(0, rows, config().hidden);
   }
   // Chooses which stages from `lowest` on keep their activations, and gives them the memory.
-  void KeepActivations(size_t lowest, int64_t tokens, Keeper& keeper);
+  void KeepActivations(size_t lowest, int64_t tokens, ActivationStore& store);
 
   NormOperands FinalNorm() const {
     const auto take = [](const Parameter& parameter, const TensorView& stored) {
@@ -128,7 +128,7 @@ struct GradientEngine::Impl {
   std::optional<std::string> StoredNotFinite(size_t stage) const;
 };
 
-void GradientEngine::Impl::KeepActivations(size_t lowest, int64_t tokens, Keeper& keeper) {
+void GradientEngine::Impl::KeepActivations(size_t lowest, int64_t tokens, ActivationStore& store) {
   const size_t stages = plan.stages.size();
   std::vector<int64_t> offsets(stages, -1), sizes(stages);
   int64_t used = 0;
@@ -143,7 +143,7 @@ void GradientEngine::Impl::KeepActivations(size_t lowest, int64_t tokens, Keeper
   if (kept_blocks == 0) return;
   const DeviceMatrix<float> memory = activations.Get(ops(), used);
   for (size_t stage = lowest; stage < stages; ++stage)
-    if (offsets[stage] >= 0) keeper.stages[stage].activations = memory.Part(offsets[stage], 1, sizes[stage]);
+    if (offsets[stage] >= 0) store.stages[stage].activations = memory.Part(offsets[stage], 1, sizes[stage]);
 }
 
 // Rows in blocks, so that the memory does not grow with the batch.
@@ -248,7 +248,7 @@ std::optional<std::string> GradientEngine::Impl::StoredNotFinite(size_t index) c
       });
 }
 
-// Runs the batch again and looks at the stream behind every stage.
+// Runs the batch again and looks at the stream after every stage.
 void GradientEngine::Impl::ExplainNotFinite(const Batch& batch, double loss, bool dropout) {
   const std::string model = weights().directory.string();
   const DeviceMatrix<float> h = Streams(1, batch.size());
@@ -268,7 +268,7 @@ void GradientEngine::Impl::ExplainNotFinite(const Batch& batch, double loss, boo
     return;
   }
   Check(Trains(),
-        "{}: the loss of a batch is {}: the stream is finite behind the last stage, so that the last norm or the head "
+        "{}: the loss of a batch is {}: the stream is finite after the last stage, so that the last norm or the head "
         "contains NaN or infinity, or the logits overflow",
         model, loss);
 }
@@ -335,11 +335,11 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
   const DeviceMatrix<float> streams = impl.Streams(kept + (backwards ? 1 : 0), tokens);
   const auto stream = [&](size_t i) { return streams.Rows(static_cast<int64_t>(i) * tokens, tokens); };
 
-  Keeper keeper;
+  ActivationStore store;
   for (size_t stage = 0; stage < stages; ++stage)
-    keeper.stages.push_back({stream(stage < lowest ? 0 : stage - lowest + 1)});
-  impl.KeepActivations(lowest, tokens, keeper);
-  impl.Run(impl.From(batch, from), {.stream = stream(0), .first = from.stage, .dropout = true, .keeper = &keeper});
+    store.stages.push_back({stream(stage < lowest ? 0 : stage - lowest + 1)});
+  impl.KeepActivations(lowest, tokens, store);
+  impl.Run(impl.From(batch, from), {.stream = stream(0), .first = from.stage, .dropout = true, .store = &store});
   const DeviceMatrix<float> gradient = backwards ? stream(kept) : DeviceMatrix<float>();
   const LossSum loss = impl.Head(batch, predicted, scale, stream(kept - 1), gradient, kind);
   if (!std::isfinite(loss.loss)) {
@@ -348,7 +348,7 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
   }
   for (size_t stage = stages; stage-- > lowest;)
     impl.layers.Backward(stage, plan().stages[stage], {stream(stage - lowest), gradient, stage > lowest},
-                         keeper.stages[stage].activations);
+                         store.stages[stage].activations);
   return loss;
 }
 

@@ -67,14 +67,14 @@ class GradientEngine {
   // many bytes; none at first. The results are the same bits.
   void KeepActivations(int64_t bytes);
 
-  // The parameters of the passes that follow. All views must stay valid, and a trained tensor's rows lie one behind
+  // The parameters of the passes that follow. All views must stay valid, and a trained tensor's rows lie one after
   // another. Throws Error for parameters of another shape than the model's, or of what the plan does not run.
   void Set(TrainedParameters parameters);
 
   // Loss and gradients of one batch, both ways through all stages: adds the gradient of `scale` times the loss to every
   // parameter that has one, and returns the loss unscaled. No sequence of the batch may have a parent. Nothing below
   // the lowest stage with a gradient is passed backwards, and the pass may begin at that stage at the latest. Throws
-  // Error for a loss that is not finite because of the model: it names the first stage behind which the stream is not,
+  // Error for a loss that is not finite because of the model: it names the first stage after which the stream is not,
   // and the stored tensor that is not. Where only what is trained can be at fault, such a loss is returned, and no
   // gradient is added.
   LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {},

@@ -50,7 +50,7 @@ class LayerLoop {
  private:
   void RunBlock(const BlockStage& block, bool last) {
     const int64_t layer = block.layer;
-    const auto done = [&](TapPoint point) { return stops_ && last && !taps_.HasBehind(layer, point); };
+    const auto done = [&](TapPoint point) { return stops_ && last && !taps_.HasAfter(layer, point); };
     Tapped(layer, TapPoint::kInput, [&] { return h_.Stream(); });
     if (done(TapPoint::kInput)) return;
     if (RunsAttention(block.halves)) {
@@ -77,7 +77,7 @@ class LayerLoop {
   Layers& h_;
   const TapSet& taps_;
   const LayerCall& call_;
-  bool stops_;  // behind the last tap, which is not the stream behind all stages
+  bool stops_;  // after the last tap, which is not the stream after all stages
   std::span<const Stage> stages_;
   int64_t slot_ = 0;  // the cache's slot for the next attention
 };
@@ -97,7 +97,7 @@ bool TapSet::HasFrom(int64_t layer) const {
   return std::any_of(taps_.begin(), taps_.end(), [&](const Tap& tap) { return tap.layer >= layer; });
 }
 
-bool TapSet::HasBehind(int64_t layer, TapPoint point) const {
+bool TapSet::HasAfter(int64_t layer, TapPoint point) const {
   return std::any_of(taps_.begin(), taps_.end(),
                      [&](const Tap& tap) { return tap.layer == layer && tap.point > point; });
 }

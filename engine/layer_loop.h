@@ -22,8 +22,8 @@ class TapSet {
   bool Has(int64_t layer, TapPoint point) const;
   bool HasOn(int64_t layer) const;
   bool HasFrom(int64_t layer) const;  // on this layer or a later one
-  // Returns true if the layer is tapped anywhere behind `point`, in the order of the enumeration.
-  bool HasBehind(int64_t layer, TapPoint point) const;
+  // Returns true if the layer is tapped anywhere after `point`, in the order of the enumeration.
+  bool HasAfter(int64_t layer, TapPoint point) const;
   void Fire(int64_t layer, TapPoint point, const Rows& rows, const Batch& batch) const;
 
  private:

@@ -7,15 +7,15 @@ namespace shiftrt {
 
 namespace {
 
-// The first stage behind the last block before `layer`. An adapter thus belongs to the process of the block that
+// The first stage after the last block before `layer`. An adapter thus belongs to the process of the block that
 // follows it, whatever part of a plan is given.
-int64_t Behind(std::span<const Stage> stages, int64_t layer) {
-  int64_t behind = 0;
+int64_t EndOfBlocksBefore(std::span<const Stage> stages, int64_t layer) {
+  int64_t end = 0;
   for (int64_t i = 0; i < std::ssize(stages); ++i)
     if (stages[i].Visit([&](const BlockStage& block) { return block.layer < layer; },
                         [](const AdapterStage&) { return false; }))
-      behind = i + 1;
-  return behind;
+      end = i + 1;
+  return end;
 }
 
 }  // namespace
@@ -27,8 +27,8 @@ ModelPart::ModelPart(std::shared_ptr<Processes> processes, std::shared_ptr<const
 }
 
 std::span<const Stage> ModelPart::Mine(std::span<const Stage> stages) const {
-  const int64_t begin = share().first ? 0 : Behind(stages, share().begin);
-  const int64_t end = share().last ? std::ssize(stages) : Behind(stages, share().end);
+  const int64_t begin = share().first ? 0 : EndOfBlocksBefore(stages, share().begin);
+  const int64_t end = share().last ? std::ssize(stages) : EndOfBlocksBefore(stages, share().end);
   return stages.subspan(begin, end - begin);
 }
 

@@ -25,8 +25,8 @@ class ModelPart {
   std::span<const Stage> Mine(std::span<const Stage> stages) const;
   bool last() const { return share().last; }  // it has the head
 
-  // Makes the call's part of this process, for which run(part) runs the layers. Returns the stream behind its own
-  // stages, which on the last process is that behind all. Valid until the next call.
+  // Makes the call's part of this process, for which run(part) runs the layers. Returns the stream after its own
+  // stages, which on the last process is that after all. Valid until the next call.
   Rows Run(const LayerCall& call, const TapSet& taps, const std::function<Rows(const LayerCall&)>& run);
   // The token that the last process chose, on all processes.
   int32_t Token(int32_t chosen);

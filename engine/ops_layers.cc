@@ -58,10 +58,10 @@ void OpsLayers::BeginStage(size_t index, const Stage& stage) {
   index += call_.first;
   stage_.emplace(StageAt(index, stage));
   DeviceMatrix<float> kept;
-  if (call_.keeper != nullptr) {
-    const Keeper::Kept& keep = call_.keeper->stages[index];
-    if (!keep.behind.StartsAt(h_)) ops_->Copy(h_, keep.behind);
-    h_ = keep.behind;
+  if (call_.store != nullptr) {
+    const ActivationStore::Kept& keep = call_.store->stages[index];
+    if (!keep.after.StartsAt(h_)) ops_->Copy(h_, keep.after);
+    h_ = keep.after;
     kept = keep.activations;
   }
   const Keeping keeping = !kept.empty() ? Keeping::kActivations : tapped_ ? Keeping::kUpdates : Keeping::kNothing;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages of a plan over the operations of a device: the bodies that the layer loop calls, and beside them the pass
-// backwards. Inference on the CPU and gradients on every device use it.
+// The stages of a plan over the operations of a device: the bodies that the layer loop calls, and the backward pass.
+// Inference on the CPU and gradients on every device use it.
 #pragma once
 
 #include <memory>
@@ -23,10 +23,10 @@ class Grown {
   DeviceMemory memory_;
 };
 
-// The places in which a forward pass leaves what the backward pass reads, by the stage's index in the plan.
-struct Keeper {
+// The memory in which a forward pass stores what the backward pass reads, by the stage's index in the plan.
+struct ActivationStore {
   struct Kept {
-    DeviceMatrix<float> behind;  // the stream behind the stage, which may be where the stream before it is
+    DeviceMatrix<float> after;  // the stream after the stage, which may be where the stream before it is
     // KeptFloats() of them, as (1, count); empty: the backward pass computes them again.
     DeviceMatrix<float> activations = {};
   };
@@ -46,10 +46,10 @@ class OpsLayers : public Layers {
 
   // Makes `call` the one whose stages the layer loop runs next.
   struct Pass {
-    DeviceMatrix<float> stream;      // memory of the stream (tokens, hidden)
-    size_t first = 0;                // the index in the plan of the call's first stage
-    bool dropout = false;            // with that of the trained parameters
-    const Keeper* keeper = nullptr;  // null: nothing is kept, and the stream stays where it is
+    DeviceMatrix<float> stream;              // memory of the stream (tokens, hidden)
+    size_t first = 0;                        // the index in the plan of the call's first stage
+    bool dropout = false;                    // with that of the trained parameters
+    const ActivationStore* store = nullptr;  // null: nothing is kept, and the stream stays where it is
   };
   void Begin(const LayerCall& call, const Pass& pass);
   // The backward pass of a stage of the call in progress. Adds to the gradients of the stage's parameters. `kept`: the

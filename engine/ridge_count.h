@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an adder counts beside the matrices of a site.
+// The totals that an adder counts besides the matrices of a site.
 #pragma once
 
 #include <span>
 #include <utility>
 
-#include "engine/tally.h"
+#include "engine/collector.h"
 #include "runtime/check.h"
 #include "runtime/not_finite.h"
 
 namespace shiftrt {
 
-// The totals of a site, which its RidgeMatrices are told of when they settle.
+// The totals of a site. Store() writes them to its RidgeMatrices when the sums are completed.
 class RidgeCount {
  public:
   explicit RidgeCount(const RidgeSite& site)

@@ -52,9 +52,9 @@ void KeptRows::SetThere(MatrixView<const float> rows, const Rows& alike) {
   device_->CopyFromHost(rows.data, there());
 }
 
-void KeptRows::SetBeside(const Rows& left, const Rows& right) {
+void KeptRows::SetConcatenated(const Rows& left, const Rows& right) {
   Check(left.count() == right.count() && left.device() == right.device(),
-        "{} rows of {} to be put beside {} rows of {}, or of another model there", left.count(), NameOf(left),
+        "{} rows of {} to be concatenated with {} rows of {}, or of another model there", left.count(), NameOf(left),
         right.count(), NameOf(right));
   Make(left.device(), left.count(), left.hidden() + right.hidden());
   int64_t column = 0;

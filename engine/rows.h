@@ -74,7 +74,7 @@ class KeptRows {
   // Dense rows of the host, in the memory that has `alike`.
   void SetThere(MatrixView<const float> rows, const Rows& alike);
   // [left | right]; both have as many rows and lie in the same memory. Throws Error for others.
-  void SetBeside(const Rows& left, const Rows& right);
+  void SetConcatenated(const Rows& left, const Rows& right);
   // Both take rows of the same shape in the same memory, and throw Error for others.
   void Add(const Rows& rows);
   void Subtract(const Rows& rows);

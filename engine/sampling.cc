@@ -46,7 +46,7 @@ class Ranking {
 
   std::span<const float> logits_;
   double best_, width_;
-  double below_ = 0;  // behind the first band, logits from here on are in order_
+  double below_ = 0;  // after the first band, logits from here on are in order_
   int bands_ = 0;
   std::vector<int32_t> order_;
 };

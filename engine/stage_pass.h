@@ -10,7 +10,7 @@
 
 namespace shiftrt {
 
-// Hands out matrices one behind another from a dense array that the caller owns. An arena without an array measures how
+// Hands out matrices one after another from a dense array that the caller owns. An arena without an array measures how
 // long the array has to be, and hands out empty matrices.
 class Arena {
  public:

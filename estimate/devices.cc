@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "engine/activations.h"
-#include "engine/exchanged_tally.h"
+#include "engine/exchanged_collector.h"
 #include "estimate/messages.h"
 #include "kernels/logprob.h"
 #include "runtime/check.h"
@@ -82,30 +82,30 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
   const DepthPlan own = {{plan_.stages.begin() + share.begin, plan_.stages.begin() + share.end}};
   const DType cached = hardware_.gpu ? dtype_ : DType::kFloat32;
   memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)});
-  if (outline_.sites > 0 || !outline_.walked.empty())
+  if (outline_.sites > 0 || !outline_.sequential_inputs.empty())
     memory.fit = CheckedProduct({kFitMatrices, widest, widest, int64_t{sizeof(double)}});
   // A fit in sequence holds the sums of one site at a time, and the streams of all batches of the device.
-  const bool walks = plan.stages == 1 && outline_.in_sequence();
-  const int64_t collected = walks ? std::min<int64_t>(1, Collected(share)) : Collected(share);
+  const bool in_sequence = plan.stages == 1 && outline_.in_sequence();
+  const int64_t collected = in_sequence ? std::min<int64_t>(1, Collected(share)) : Collected(share);
   // Each site is added up by one of the groups. In the memory of hosts, groups of one have the sums of all sites.
   const int64_t owned = Rounds(collected, groups);
   const int64_t sites = plan.stages > 1 || hardware_.gpu ? owned : collected;
   const SelectionPass pass = plan.devices == 1 ? outline_.pass : SelectionPass();
   memory.streams = CheckedProduct({std::ssize(pass.depths), outline_.fit.tokens(), kFloat, d});
-  if (!outline_.walked.empty()) {
-    const int64_t tokens_walked = Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups);
-    memory.streams = std::max(memory.streams, CheckedProduct({2, tokens_walked, kFloat, d}));
+  if (!outline_.sequential_inputs.empty()) {
+    const int64_t tokens_held = Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups);
+    memory.streams = std::max(memory.streams, CheckedProduct({2, tokens_held, kFloat, d}));
     memory.sums = CheckedProduct({2, RidgeSums::Bytes(widest, d)});
   }
   if (sites == 0 || outline_.loads) return memory;
-  if (walks) {
+  if (in_sequence) {
     const bool drift = outline_.mode == Calibration::kDrift;
-    const int64_t walking =
+    const int64_t streams =
         CheckedProduct({drift ? 2 : 1, Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups), kFloat, d});
-    // The walk with drift keeps them until it has passed them. The first becomes one of its own two streams.
+    // The sequential fit with drift keeps them until it has passed them. The first becomes one of its own two streams.
     const int64_t kept = std::max<int64_t>(0, std::ssize(pass.depths) - 1);
     memory.streams =
-        drift ? walking + CheckedProduct({kept, outline_.fit.tokens(), kFloat, d}) : std::max(memory.streams, walking);
+        drift ? streams + CheckedProduct({kept, outline_.fit.tokens(), kFloat, d}) : std::max(memory.streams, streams);
   }
 
   // On a CPU the sums of fitted and of held-out tokens are there at the same time. A GPU needs room for one after the
@@ -137,10 +137,11 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
 // The work of a step, divided evenly among the devices at the rates of the hardware. A fit runs on one device, and in
 // sequence one fit waits for another.
 void DevicePlanner::SetSeconds(DevicePlan& plan) const {
-  const bool walks = plan.stages == 1 && outline_.in_sequence();
+  const bool in_sequence = plan.stages == 1 && outline_.in_sequence();
   const auto devices = static_cast<double>(plan.devices);
-  const double fitting =
-      walks || !outline_.walked.empty() ? 1 : static_cast<double>(std::clamp<int64_t>(outline_.sites, 1, plan.devices));
+  const double fitting = in_sequence || !outline_.sequential_inputs.empty()
+                             ? 1
+                             : static_cast<double>(std::clamp<int64_t>(outline_.sites, 1, plan.devices));
   JobOutline outline = outline_;
   if (plan.stages > 1) outline.again = 0;  // a model that is split is fitted from one pass
   if (plan.devices > 1) outline.pass = {};
@@ -174,10 +175,10 @@ void DevicePlanner::Split(DevicePlan& plan) const {
     if (share.begin < outline_.tapped) ++collecting;
     if (share.begin == 0) continue;
     // The shared blocks' stream crosses every border. The original continues before the first removed layer, and the
-    // other variants continue behind the first removed run.
+    // other variants continue after the first removed run.
     window_streams += 1;
     if (job_.variants > 1 && share.begin > outline_.shared) window_streams += 1;
-    if (share.begin > outline_.behind) window_streams += static_cast<double>(job_.variants - 1);
+    if (share.begin > outline_.after) window_streams += static_cast<double>(job_.variants - 1);
   }
   // Tokens, once for every stage that takes their stream over.
   const auto fitted = static_cast<double>(outline_.fit.tokens());

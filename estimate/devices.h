@@ -26,7 +26,7 @@ struct PlannedMemory {
   int64_t adapters = 0;
   bool sums_stay = true;  // while sites are fitted: on a CPU. A GPU's go to its host after the pass
 
-  // The most that is needed at the same time: by a pass, a fit or an evaluation, beside the weights.
+  // The most that is needed at the same time: by a pass, a fit or an evaluation, besides the weights.
   int64_t most() const;
 };
 

@@ -6,7 +6,7 @@
 #include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "shift/refit/projection.h"
-#include "shift/refit/walk.h"
+#include "shift/refit/sequential_fit.h"
 
 namespace shiftrt {
 
@@ -25,42 +25,45 @@ std::vector<std::string> Unplanned(const Recipe& recipe) {
   const Correction& correction = CorrectionOf(recipe);
   const bool passes = recipe.prune.layers.empty() && FindCriterion(recipe.prune.criterion).looks_at == Looks::kPasses;
   add(passes, fmt::format("selection by {}, which takes several passes", recipe.prune.criterion));
-  const bool other = !correction.needs_sums() && !correction.walks() && correction.needs != Needs::kNothing;
+  const bool other =
+      !correction.needs_sums() && !correction.fitted_in_sequence() && correction.needs != Needs::kNothing;
   add(other, fmt::format("the passes and fits of correction {}", correction.name));
   add(recipe.prune.max_divergence > 0, "the search for the largest cut, which repairs cuts of several sizes before");
   add(recipe.merge != Merge::kOff, "merging, and the sums of runs that are merged");
   return unplanned;
 }
 
-// The fits of a walk. Where it is not known which blocks are removed, each may be a run of its own, and all blocks that
-// stay may be healed.
-void PlanWalk(const Recipe& recipe, const ModelConfig& config, JobOutline& outline) {
+// Plans a sequential fit. Where it is not known which blocks are removed, each may be a run of its own, and all
+// blocks that stay may be healed.
+void PlanSequentialFit(const Recipe& recipe, const ModelConfig& config, JobOutline& outline) {
   const Correction& correction = CorrectionOf(recipe);
   const bool known = !outline.removed.empty();
   const std::vector<Site> runs = known ? RunsOf(outline.removed) : std::vector<Site>();
   const int64_t removed = outline.units / (outline.halves ? 2 : 1);
-  if (correction.walks()) {
+  if (correction.fitted_in_sequence()) {
     const SiteInput input =
         correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation;
-    if (!known) outline.walked.assign(outline.units, kDownProjection.Width(input, config));
+    if (!known) outline.sequential_inputs.assign(outline.units, kDownProjection.Width(input, config));
     for (const Site& run : runs) {
       const Projection& before = run.begin() % 2 == 0 ? kDownProjection : kOutputProjection;
-      outline.walked.push_back(run.begin() == 0 ? config.hidden : before.Width(input, config));
+      outline.sequential_inputs.push_back(run.begin() == 0 ? config.hidden : before.Width(input, config));
     }
   }
   if (recipe.heal != Heal::kOff) {
-    const int64_t behind = std::max<int64_t>(0, config.layers - removed - (known ? outline.removed.front().layer : 0));
+    const int64_t after = std::max<int64_t>(0, config.layers - removed - (known ? outline.removed.front().layer : 0));
     // A run that is corrected has the fit of the projection before it already.
-    const int64_t fitted = std::max<int64_t>(0, std::ssize(outline.walked) - 1);
-    outline.walked.insert(outline.walked.end(), std::max<int64_t>(0, behind - fitted), kDownProjection.Inputs(config));
+    const int64_t fitted = std::max<int64_t>(0, std::ssize(outline.sequential_inputs) - 1);
+    outline.sequential_inputs.insert(outline.sequential_inputs.end(), std::max<int64_t>(0, after - fitted),
+                                     kDownProjection.Inputs(config));
     if (recipe.heal == Heal::kAll)
-      outline.walked.insert(outline.walked.end(), behind, kOutputProjection.Inputs(config));
+      outline.sequential_inputs.insert(outline.sequential_inputs.end(), after, kOutputProjection.Inputs(config));
   }
-  if (outline.walked.empty()) return;
-  const int64_t first = known ? WalkStart(outline.removed) : 0;
+  if (outline.sequential_inputs.empty()) return;
+  const int64_t first = known ? SequentialFitStart(outline.removed) : 0;
   const int64_t end = known && recipe.heal == Heal::kOff ? outline.removed.back().layer + 1 : config.layers;
   // Both streams, and each fitted block once more.
-  outline.walk_rows = first + 2 * (end - first) - std::min(removed, end - first) + std::ssize(outline.walked);
+  outline.sequential_rows =
+      first + 2 * (end - first) - std::min(removed, end - first) + std::ssize(outline.sequential_inputs);
 }
 
 // Held-out tokens of all models whose loss decides about the repair or says what it gains.
@@ -108,8 +111,8 @@ const char* Name(JobStep step) {
 }
 
 int64_t JobOutline::widest(int64_t hidden) const {
-  const auto most = std::max_element(walked.begin(), walked.end());
-  return most == walked.end() ? hidden : std::max(hidden, *most);
+  const auto most = std::max_element(sequential_inputs.begin(), sequential_inputs.end());
+  return most == sequential_inputs.end() ? hidden : std::max(hidden, *most);
 }
 
 JobOutline OutlineOf(const MainJob& job) {
@@ -135,7 +138,7 @@ JobOutline OutlineOf(const MainJob& job) {
   outline.tapped = known ? outline.removed.back().layer + 1 : config.layers;
   if (!outline.removed.empty()) {
     outline.shared = outline.removed.front().layer;
-    outline.behind = RunsOf(outline.removed).front().last() + 1;
+    outline.after = RunsOf(outline.removed).front().last() + 1;
   }
   outline.mode = ModeOf(recipe, false);
   if (outline.mode == Calibration::kDrift) {
@@ -153,10 +156,10 @@ JobOutline OutlineOf(const MainJob& job) {
   outline.heldout = {outline.calibration.heldout_samples, length};
   outline.windows = {job.text_tokens / job.window, job.window};
   outline.windows_per_batch = WindowsPerBatch(job.window);
-  Recipe settled = recipe;
-  settled.mode = outline.mode;
-  outline.pass = PlanSelectionPass(settled, *job.weights, outline.fit.tokens(), job.machine);
-  PlanWalk(recipe, config, outline);
+  Recipe resolved = recipe;
+  resolved.mode = outline.mode;
+  outline.pass = PlanSelectionPass(resolved, *job.weights, outline.fit.tokens(), job.machine);
+  PlanSequentialFit(recipe, config, outline);
   outline.loss_tokens = LossTokens(recipe, outline);
   outline.unplanned = Unplanned(recipe);
   try {
@@ -200,8 +203,9 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, JobStep step) {
         flops.model = some(fit, runs) + some(outline.heldout, runs);
         flops.sums = static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens);
       }
-      flops.model += some(all, outline.walk_rows);
-      for (const int64_t inputs : outline.walked) flops.sums += RidgeSumsFlops(inputs, config.hidden, all.tokens());
+      flops.model += some(all, outline.sequential_rows);
+      for (const int64_t inputs : outline.sequential_inputs)
+        flops.sums += RidgeSumsFlops(inputs, config.hidden, all.tokens());
       if (outline.loss_tokens > 0) {
         const Sequences losses = {outline.loss_tokens / outline.heldout.length, outline.heldout.length};
         flops.model += some(losses, config.layers) + HeadFlops(config, outline.loss_tokens);
@@ -212,7 +216,8 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, JobStep step) {
       const Correction& correction = CorrectionOf(job.recipe);
       const bool solves = correction.needs_sums() && correction.has_lambda();
       double fits = solves ? sites * SolveFlops(job.recipe.lambda, config.hidden, config.hidden) : 0;
-      for (const int64_t inputs : outline.walked) fits += SolveFlops(job.recipe.lambda, inputs, config.hidden);
+      for (const int64_t inputs : outline.sequential_inputs)
+        fits += SolveFlops(job.recipe.lambda, inputs, config.hidden);
       return {0, 0, fits};
     }
     case JobStep::kReduce:

@@ -26,7 +26,7 @@ struct MainJob {
   int64_t decoded = 0;          // tokens per variant, one at a time
   double recover_seconds = 0;   // seconds that the repaired model is trained for, or 0
   int64_t recover_tokens = 0;   // tokens that it learns from instead, or 0
-  bool teacher = false;         // the original model runs beside that training
+  bool teacher = false;         // the original model runs during that training
   int64_t memory = 0;           // bytes of the host that sums may take; 0: three quarters of the device's or its host's
   PassMachine machine;          // one device of the hardware, for the pass that selects layers
 };
@@ -37,9 +37,9 @@ constexpr JobStep kSteps[] = {JobStep::kSelect,  JobStep::kCalibrate, JobStep::k
 const char* Name(JobStep step);
 
 // FLOP of a step by the peak that bounds them. One pass over the calibration text counts in kCalibrate, however many
-// groups memory divides the sites into. Sums that the pass of the selection collects count in kSelect. The walk of a
-// correction that refits projections, healing, and losses on held-out text count in kCalibrate, as in what a run
-// reports.
+// groups memory divides the sites into. Sums that the pass of the selection collects count in kSelect. The sequential
+// fit of a correction that refits projections, healing, and losses on held-out text count in kCalibrate, as in what a
+// run reports.
 struct StepFlops {
   double model = 0;  // products with weights, and attention
   double sums = 0;   // float64
@@ -61,13 +61,14 @@ struct JobOutline {
   int64_t rank = 0;                // the rank of the adapters; 0: full maps, or none
   int64_t adapter_parameters = 0;  // parameters of all adapters together, at most
   int64_t shared = 0;              // blocks before the first removed one, which an evaluation runs once; 0: unknown
-  int64_t behind = 0;              // the first layer behind the first removed run; 0: unknown
+  int64_t after = 0;               // the first layer after the first removed run; 0: unknown
   bool selects = false;            // layers are selected by a pass over the calibration text
   SelectionPass pass;              // the work of that pass for the calibration, if one device does the job
-  std::vector<int64_t> walked;     // inputs of each projection, or stream with one, that a walk fits, at most
-  int64_t walk_rows = 0;           // blocks that the walk runs, on one stream after another, at most
-  int64_t loss_tokens = 0;         // held-out tokens that measure the gain, gate and healing, over all models
-  bool loads = false;              // sums come from files, so that no pass over text collects them
+  // The inputs of each projection, or stream with one, that a sequential fit fits, at most.
+  std::vector<int64_t> sequential_inputs;
+  int64_t sequential_rows = 0;  // blocks that it runs, on one stream after another, at most
+  int64_t loss_tokens = 0;      // held-out tokens that measure the gain, gate and healing, over all models
+  bool loads = false;           // sums come from files, so that no pass over text collects them
   CalibrationCounts calibration;
   Sequences fit, heldout, windows;
   int64_t windows_per_batch = 1;
@@ -75,7 +76,7 @@ struct JobOutline {
   // Work that the command would do besides, of which nothing is computed here.
   std::vector<std::string> unplanned;
 
-  // True if each site is fitted on the stream behind the one before it, which a split model does not do.
+  // True if each site is fitted on the stream after the one before it, which a split model does not do.
   bool in_sequence() const { return mode != Calibration::kIndependent; }
   // The inputs of the largest fit.
   int64_t widest(int64_t hidden) const;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/exchanged_tally.h"
+#include "engine/exchanged_collector.h"
 #include "kernels/row_products.h"
 #include "shift/criteria/prune_spec.h"
 

@@ -76,9 +76,9 @@ std::vector<DepthPlan> PlansOf(const std::vector<Variant>& variants) {
 }
 
 // Adds the scores of one variant's batches where they belong, and counts the items that are complete.
-class Collector {
+class ScoreCollector {
  public:
-  Collector(const Work& work, const Dataset& dataset) : work_(work), left_(dataset.items.size(), 0) {
+  ScoreCollector(const Work& work, const Dataset& dataset) : work_(work), left_(dataset.items.size(), 0) {
     for (const Item& item : dataset.items) scores_.emplace_back(item.prompts.size());
     for (const Work::Place& place : work.places) ++left_[place.item];
   }
@@ -181,7 +181,7 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   EvalScores result{CostOf(work, batches), {}, {}, 0};
   result.cost.shared_stages = trunk.shared_stages();
   std::vector<std::string> keys;
-  std::vector<Collector> collectors;
+  std::vector<ScoreCollector> collectors;
   for (const Variant& variant : job.variants) {
     keys.push_back(WorkKey(job.context, job.model, variant.plan, work, job.options.batch_tokens, batches));
     collectors.emplace_back(work, dataset);
@@ -189,7 +189,7 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   ScoreTable table(job.variants.size(), batches.size());
   const std::vector<int64_t> missing = table.TakeKnown(job, keys, batches);
   // Batches that the journal has are counted first. In the progress they would make the time left look short.
-  Collector done(work, dataset);
+  ScoreCollector done(work, dataset);
   int64_t left = std::ssize(dataset.items);
   std::vector<bool> known(batches.size(), true);
   for (const int64_t b : missing) known[b] = false;
@@ -226,7 +226,7 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   if (!missing.empty()) job.progress.End();
   for (size_t b = 0; b < batches.size(); ++b)
     for (size_t v = 0; v < job.variants.size(); ++v) collectors[v].Add(batches[b], table.At(v, b));
-  for (Collector& collector : collectors) result.scores.push_back(collector.Take());
+  for (ScoreCollector& collector : collectors) result.scores.push_back(collector.Take());
   result.seconds = SecondsSince(start);
   return result;
 }

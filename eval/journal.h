@@ -21,7 +21,7 @@ namespace shiftrt {
 class Journal {
  public:
   // Opens `file` and reads what is in it; "" keeps nothing. `number` tells the programs apart that share the work. Each
-  // but number 0 appends to a file of its own beside it, "FILE.process3", and all read all of these files.
+  // but number 0 appends to a file of its own next to it, "FILE.process3", and all read all of these files.
   explicit Journal(const std::filesystem::path& file, int number = 0);
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;

@@ -71,7 +71,7 @@ std::string Kept(const ExportFormat& format, const Model& model, const DepthPlan
 void CheckFormat(const ExportFormat& format, const ModelConfig& config, const ExportSettings& settings,
                  bool parts = false);
 
-// Writes the plan into `output`, a new or empty directory: under a temporary name beside it, where it is read back and
+// Writes the plan into `output`, a new or empty directory: under a temporary name next to it, where it is read back and
 // compared with the plan, then renamed. If anything fails, nothing is left and `output` is as before. Returns the notes
 // of ExportFormat::write. Throws UsageError for a plan that the format cannot hold, naming the reason and the formats
 // that can, and for an `output` that CheckNewDirectory refuses; Error and Interrupted otherwise.

@@ -126,7 +126,7 @@ std::vector<AddedToken> AddedTokensOf(const Json& root, const TokenizerSettings&
   std::vector<AddedToken> added;
   for (const Json& token : root.value("added_tokens", Json::array()))
     added.push_back(ParseAddedToken(token, ParseTokenId(token.at("id"), path.string()), path.string()));
-  return WithTokensBeside(std::move(added), settings);
+  return WithTokensOf(std::move(added), settings);
 }
 
 void ReadTokenizerFile(const fs::path& path, const TokenizerSettings& settings, Tokens& tokens, GgufWriter& file,
@@ -172,8 +172,8 @@ struct ModelFile {
 };
 
 // Reads the tokenizer.model of the model. GGUF can say whether a space is added before a text, and its readers add that
-// space behind special tokens too. The former is found from what the model's tokenizer does, because a tokenizer.json
-// beside the file may have a setting of its own.
+// space after special tokens too. The former is found from what the model's tokenizer does, because a tokenizer.json
+// next to the file may have a setting of its own.
 ModelFile ReadModelFile(const Model& model) {
   const fs::path path = model.directory / "tokenizer.model", json = model.directory / "tokenizer.json";
   const std::string bytes = ReadFile(path);
@@ -292,7 +292,7 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   const bool converted = Exists(json) && ReadTokenizerJson(json).at("model").value("byte_fallback", false);
   Check(
       !converted || Exists(model.directory / "tokenizer.model"),
-      "{}: this tokenizer was made from a SentencePiece model, whose scores GGUF needs; put tokenizer.model beside it",
+      "{}: this tokenizer was made from a SentencePiece model, whose scores GGUF needs; put tokenizer.model next to it",
       json.string());
   if (Exists(json) && !converted) {
     ReadTokenizerFile(json, settings, tokens, file, notes);

@@ -24,7 +24,7 @@ struct HfExtras {                                          // NOLINT(bugprone-ex
   std::string usage;                                       // Markdown for the model card
 };
 
-// Writes config.json, the weights in shards, the files beside the original's weights, and the model card. Returns the
+// Writes config.json, the weights in shards, the files next to the original's weights, and the model card. Returns the
 // notes of ExportFormat::write.
 std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
                                           const std::filesystem::path& directory);

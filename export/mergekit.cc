@@ -27,7 +27,7 @@ bool HasOriginal(const Model& model, const DepthPlan& plan) {
   return model.removed.empty() || plan.blocks() + std::ssize(model.removed) == model.weights->config.layers;
 }
 
-// Says by which step tensors of the kept blocks were changed or got something beside them; "" if by none.
+// Says by which step tensors of the kept blocks were changed or got something in addition; "" if by none.
 std::string ChangedBy(const Provenance& made) {
   if (made.finetune) return "fine-tuned";
   const RecipeText& recipe = made.recipe;

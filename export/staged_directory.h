@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory that is written under a temporary name beside its final one, checked there, and then renamed.
+// A directory that is written under a temporary name next to its final one, checked there, and then renamed.
 #pragma once
 
 #include <filesystem>

@@ -131,7 +131,7 @@ std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const s
   std::vector<RemoteFile> tensors = Matching(top, weights);
   const auto whole = std::find_if(tensors.begin(), tensors.end(),
                                   [](const RemoteFile& file) { return file.path == "model.safetensors"; });
-  if (whole != tensors.end()) tensors = {*whole};  // shards beside it are a copy
+  if (whole != tensors.end()) tensors = {*whole};  // shards next to it are a copy
   const bool own = !Matching(top, {"shiftrt.json"}).empty();
   if (tensors.empty() && !own) {
     const std::vector<RemoteFile> gguf = Matching(all, {"*.gguf"});

@@ -55,9 +55,9 @@ std::string FirstLine(const std::string& text) {
   return text.substr(begin, text.find_first_of(" \t\r\n", begin) - begin);
 }
 
-int Seconds(const char* name, int otherwise) {
+int Seconds(const char* name, int fallback) {
   const std::string value = Environment({name});
-  if (value.empty()) return otherwise;
+  if (value.empty()) return fallback;
   int seconds = 0;
   Check(ParseNumber(value, &seconds) && seconds > 0, "{} is \"{}\", expected a whole number of seconds above 0", name,
         value);

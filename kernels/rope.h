@@ -11,7 +11,7 @@ namespace shiftrt {
 
 // Which elements of a head are rotated together, as pairs i = 0 .. head_dim / 2 - 1. The first rotary_dim elements are
 // rotated: i is paired with i + rotary_dim / 2 (the half-split layout of most Hugging Face checkpoints) or,
-// interleaved, 2 i with 2 i + 1. The elements behind them are not rotated; their pairs have frequencies of 0.
+// interleaved, 2 i with 2 i + 1. The elements after them are not rotated; their pairs have frequencies of 0.
 struct RopeLayout {
   int64_t head_dim = 0;    // even
   int64_t rotary_dim = 0;  // even, 2 to head_dim

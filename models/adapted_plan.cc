@@ -47,7 +47,7 @@ std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, in
   lra.b = ReadMatrix(file, prefix + "b", 1, hidden);
   if (file.tensors().contains(prefix + "A")) {
     Check(!file.tensors().contains(prefix + "P") && !file.tensors().contains(prefix + "Q"),
-          "{}: {}A stands beside {}P or {}Q", file.path().string(), prefix, prefix, prefix);
+          "{}: {}A stands with {}P or {}Q", file.path().string(), prefix, prefix, prefix);
     lra.a = ReadMatrix(file, prefix + "A", hidden, hidden);
   } else {
     lra.p = ReadMatrix(file, prefix + "P", hidden, 0);
@@ -216,7 +216,7 @@ class PlanReader {
 
  private:
   // Refuses a file that is damaged, or was saved with another plan: a program that was killed may leave new files
-  // beside an older shiftrt.json. A directory without checksums is taken as it is.
+  // next to an older shiftrt.json. A directory without checksums is taken as it is.
   void CheckFile(const char* file, const std::string& found) const {
     if (!header_.json.contains("checksums")) return;
     const Json& checksums = header_.json["checksums"];

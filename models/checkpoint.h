@@ -25,11 +25,11 @@ class Checkpoint {
   // checkpoints, and marks it as used. Throws Error naming file and tensor if it is missing, has another shape, or has
   // a type that cannot be loaded.
   virtual FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) = 0;
-  // True if the head is the embedding table: `config` says so and no head with other values is stored beside it, or the
+  // True if the head is the embedding table: `config` says so and no head with other values is stored besides, or the
   // configuration follows from the tensors and both have the same values.
   virtual bool HasTiedHead(bool config) const { return config; }
-  // Throws Error for a tensor that was not taken and is not known to be harmless. `adapters_beside`: as LoadOptions.
-  virtual void RefuseLeftOver(bool tied_head, bool adapters_beside) const = 0;
+  // Throws Error for a tensor that was not taken and is not known to be harmless. `has_adapters`: as LoadOptions.
+  virtual void RefuseLeftOver(bool tied_head, bool has_adapters) const = 0;
   // Objects that keep the files mapped for as long as they live.
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };

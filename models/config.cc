@@ -116,7 +116,7 @@ RopeSpec ParseRope(const ConfigReader& config, const Family& family, const Model
         file, rope.partial, model.head_dim, rotated);
   std::string kind = settings.Word("rope_type", settings.Word("type", "default"));
   if (of.longrope && (kind == "su" || kind == "yarn")) kind = "longrope";
-  // A value beside the settings takes precedence over one among them, as in transformers.
+  // A value next to the settings takes precedence over one among them, as in transformers.
   const int64_t original = kind == "longrope" ? kLongRopeOriginal : model.max_positions;
   rope.original_max_positions =
       config.Integer("original_max_position_embeddings", 1, kMaxPositions,
@@ -132,7 +132,7 @@ RopeSpec ParseRope(const ConfigReader& config, const Family& family, const Model
   } else if (kind == "longrope" && of.longrope) {
     ParseLongRope(settings, model.max_positions, model.head_dim, rope);
   } else if (kind == "dynamic") {
-    // The frequencies change only behind max_position_embeddings, and no longer sequence is run.
+    // The frequencies change only beyond max_position_embeddings, and no longer sequence is run.
     settings.Number("factor", 1, 1e6);
   } else {
     Check(kind == "default", "{}: rope type \"{}\" is not supported (known: default, dynamic, linear, llama3, yarn{})",
@@ -344,7 +344,7 @@ Json TextConfig(const Json& json, const std::string& name) {
   Json alone = *text;
   alone["architectures"] = Json::array({model->first});
   alone["model_type"] = model->second;
-  // These stand beside the text model's settings, or among them. The head is that of the whole model, as in
+  // These stand next to the text model's settings, or among them. The head is that of the whole model, as in
   // transformers 5.
   if (json.contains("tie_word_embeddings")) alone["tie_word_embeddings"] = json["tie_word_embeddings"];
   for (const char* key : {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config",

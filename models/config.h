@@ -71,12 +71,12 @@ ModelConfig ConfigFromJson(const nlohmann::json& json, const std::string& name);
 // The config.json of the text model alone, for one that describes a model of text and images; else the same.
 nlohmann::json TextConfig(const nlohmann::json& json, const std::string& name);
 inline constexpr uint64_t kMaxConfigBytes = 1 << 24;
-// Reads the configuration from a file. The EOS tokens of a generation_config.json beside it are added, because instruct
-// models often list the token that ends a turn only there.
+// Reads the configuration from a file. The EOS tokens of a generation_config.json next to it are added, because
+// instruct models often list the token that ends a turn only there.
 ModelConfig LoadConfig(const std::filesystem::path& file);
 
 // The head_dim / 2 inverse frequencies in radians per position, and the factor on cos and sin. The frequencies of pairs
-// that are not rotated are 0 and stand behind the others. Source: transformers, modeling_rope_utils.py.
+// that are not rotated are 0 and stand after the others. Source: transformers, modeling_rope_utils.py.
 struct RopeFrequencies {
   std::vector<float> inverse;
   float scale = 1;

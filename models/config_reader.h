@@ -47,8 +47,8 @@ class ConfigReader {
           key, Shown(value), low, high);
     return value.get<int64_t>();
   }
-  int64_t Integer(const char* key, int64_t low, int64_t high, int64_t otherwise) const {
-    return Has(key) ? Integer(key, low, high) : otherwise;
+  int64_t Integer(const char* key, int64_t low, int64_t high, int64_t fallback) const {
+    return Has(key) ? Integer(key, low, high) : fallback;
   }
   double Number(const char* key, double low, double high) const {
     Check(Has(key), "{}: {} is missing", file_, key);
@@ -58,16 +58,16 @@ class ConfigReader {
     Check(number >= low && number <= high, "{}: {} is {}, expected {} to {}", file_, key, number, low, high);
     return number;
   }
-  double Number(const char* key, double low, double high, double otherwise) const {
-    return Has(key) ? Number(key, low, high) : otherwise;
+  double Number(const char* key, double low, double high, double fallback) const {
+    return Has(key) ? Number(key, low, high) : fallback;
   }
-  bool Flag(const char* key, bool otherwise) const {
-    if (!Has(key)) return otherwise;
+  bool Flag(const char* key, bool fallback) const {
+    if (!Has(key)) return fallback;
     Check(object_[key].is_boolean(), "{}: {} is {}, expected true or false", file_, key, Shown(object_[key]));
     return object_[key].get<bool>();
   }
-  std::string Word(const char* key, const std::string& otherwise) const {
-    if (!Has(key)) return otherwise;
+  std::string Word(const char* key, const std::string& fallback) const {
+    if (!Has(key)) return fallback;
     Check(object_[key].is_string(), "{}: {} is {}, expected a string", file_, key, Shown(object_[key]));
     return object_[key].get<std::string>();
   }

@@ -14,16 +14,16 @@ namespace {
 
 float InverseRoot(double x) { return 1.0f / std::sqrt(static_cast<float>(x)); }
 
-Activation ReadActivation(const ConfigReader& config, const char* key, const char* otherwise) {
-  const std::string name = config.Word(key, otherwise);
+Activation ReadActivation(const ConfigReader& config, const char* key, const char* fallback) {
+  const std::string name = config.Word(key, fallback);
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
   Fail("{}: {} \"{}\" is not supported (silu and gelu_pytorch_tanh are)", config.file(), key, name);
 }
 
 // The activation of an MLP without gate.
-Activation ReadUngatedActivation(const ConfigReader& config, const char* otherwise) {
-  const std::string name = config.Word("hidden_act", otherwise);
+Activation ReadUngatedActivation(const ConfigReader& config, const char* fallback) {
+  const std::string name = config.Word("hidden_act", fallback);
   if (name == "gelu") return Activation::kGelu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   if (name == "relu2") return Activation::kRelu2;
@@ -36,12 +36,12 @@ float ReadCap(const ConfigReader& config, const char* key) {
   return config.Has(key) ? static_cast<float>(config.Number(key, 1e-6, 1e9)) : 0.0f;
 }
 
-// For each layer, true if it attends to a window: as `layer_types` says, or else as `otherwise(layer)` says.
-template <typename Otherwise>
-std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& model, const Otherwise& otherwise) {
+// For each layer, true if it attends to a window: as `layer_types` says, or else as `fallback(layer)` says.
+template <typename Default>
+std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& model, const Default& fallback) {
   std::vector<bool> slides;
   if (!config.Has("layer_types")) {
-    for (int64_t layer = 0; layer < model.layers; ++layer) slides.push_back(otherwise(layer));
+    for (int64_t layer = 0; layer < model.layers; ++layer) slides.push_back(fallback(layer));
     return slides;
   }
   const nlohmann::json& types = config["layer_types"];
@@ -56,12 +56,12 @@ std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& m
   return slides;
 }
 
-// BlockSpec::windows for the layers that slide: `sliding_window`, or `otherwise` if config.json does not mention it.
+// BlockSpec::windows for the layers that slide: `sliding_window`, or `fallback` if config.json does not mention it.
 // Null and 0 mean no window, and so does a window that no position reaches.
-std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& model, int64_t otherwise,
+std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& model, int64_t fallback,
                                  const std::vector<bool>& slides) {
   if (config.IsNull("sliding_window") || std::find(slides.begin(), slides.end(), true) == slides.end()) return {};
-  const int64_t window = config.Integer("sliding_window", 1, INT64_MAX, otherwise);
+  const int64_t window = config.Integer("sliding_window", 1, INT64_MAX, fallback);
   if (window == 0 || window >= model.max_positions) return {};
   std::vector<int64_t> windows;
   windows.reserve(slides.size());
@@ -70,8 +70,8 @@ std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& 
 }
 
 // The number of layers of which the last one is different.
-int64_t Pattern(const ConfigReader& config, const char* key, int64_t otherwise) {
-  return config.Integer(key, 1, 1 << 20, otherwise);
+int64_t Pattern(const ConfigReader& config, const char* key, int64_t fallback) {
+  return config.Integer(key, 1, 1 << 20, fallback);
 }
 auto FullEvery(int64_t pattern) {
   return [pattern](int64_t layer) { return (layer + 1) % pattern != 0; };
@@ -214,15 +214,15 @@ BlockSpec SmolLm3Block(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
-// Norms of queries and keys, and behind each half, but none before.
-BlockSpec NormsBehind(BlockSpec block) {
+// Norms of queries and keys, and after each half, but none before.
+BlockSpec NormsAfter(BlockSpec block) {
   block.input_norms = false;
   block.update_norms = block.qk_norm = true;
   return block;
 }
 
 BlockSpec Olmo2Block(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block = NormsBehind(PlainBlock(config, model));
+  BlockSpec block = NormsAfter(PlainBlock(config, model));
   block.qk_norm_whole = true;
   block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
   return block;
@@ -239,9 +239,9 @@ BlockSpec Olmo3Block(const ConfigReader& config, const ModelConfig& model) {
 // With a window, the layers without one have no rotary embedding.
 BlockSpec Exaone4Block(const ConfigReader& config, const ModelConfig& model) {
   Check(config.Flag("reorder_qk_norm", true), "{}: reorder_qk_norm is false, which is not supported", config.file());
-  BlockSpec block = NormsBehind(PlainBlock(config, model));
+  BlockSpec block = NormsAfter(PlainBlock(config, model));
   const bool hybrid = config.Has("sliding_window"), named = config.Has("layer_types");
-  // Released configs have a word here beside layer_types.
+  // Released configs have a word here besides layer_types.
   const bool counted = config.Has("sliding_window_pattern") && hybrid && !named;
   const auto slides_by_number = FullEvery(counted ? Pattern(config, "sliding_window_pattern", 4) : 4);
   const std::vector<bool> slides =
@@ -330,7 +330,7 @@ BlockSpec NemotronBlock(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
-// Attention and MLP side by side, behind one LayerNorm without bias.
+// Attention and MLP side by side, after one LayerNorm without bias.
 BlockSpec CohereBlock(const ConfigReader& config, const ModelConfig& model) {
   Check(model.head_dim * model.heads == model.hidden, "{}: head_dim is {}, expected hidden_size / heads, {}",
         config.file(), model.head_dim, model.hidden / model.heads);
@@ -357,12 +357,12 @@ BlockSpec Cohere2Block(const ConfigReader& config, const ModelConfig& model) {
 
 const std::vector<Family>& Families() {
   using B = BlockWeights;
-  // Norms behind the halves, with norms before them or without.
+  // Norms after the halves, with norms before them or without.
   static const std::vector<TensorPlace> kGemmaPlaces = {
       {"post_attention_layernorm.weight", {&B::attention_update_norm}},
       {"pre_feedforward_layernorm.weight", {&B::post_norm}},
       {"post_feedforward_layernorm.weight", {&B::mlp_update_norm}}};
-  static const std::vector<TensorPlace> kPlacesBehind = {
+  static const std::vector<TensorPlace> kPlacesAfter = {
       {"post_attention_layernorm.weight", {&B::attention_update_norm}},
       {"post_feedforward_layernorm.weight", {&B::mlp_update_norm}}};
   static const std::vector<Family> families = {
@@ -437,14 +437,14 @@ const std::vector<Family>& Families() {
        .block = Olmo2Block,
        .models = "OLMo 2",
        .defaults = R"({"rms_norm_eps": 1e-5})",
-       .places = kPlacesBehind},
+       .places = kPlacesAfter},
       {.architecture = "Olmo3ForCausalLM",
        .name = "olmo3",
        .block = Olmo3Block,
        .models = "OLMo 3",
        .defaults = R"({"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "sliding_window": 4096})",
        .rope = {.by_layer_type = true},
-       .places = kPlacesBehind},
+       .places = kPlacesAfter},
       {.architecture = "GraniteForCausalLM", .name = "granite", .block = GraniteBlock, .models = "Granite 3"},
       {.architecture = "GraniteMoeHybridForCausalLM",
        .name = "granite4",
@@ -484,7 +484,7 @@ const std::vector<Family>& Families() {
        .block = Exaone4Block,
        .models = "EXAONE 4.0, 1.2B and 32B",
        .defaults = R"({"rms_norm_eps": 1e-5, "sliding_window": 4096})",
-       .places = kPlacesBehind},
+       .places = kPlacesAfter},
       {.architecture = "Ernie4_5ForCausalLM",
        .name = "ernie4_5",
        .block = Ernie45Block,

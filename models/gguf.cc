@@ -35,12 +35,12 @@ class ArchitectureKeys {
     return found != metadata_.values().end() && found->second.array;
   }
   const std::string& file() const { return metadata_.name(); }
-  bool Flag(const char* key, bool otherwise) { return metadata_.Flag(Full(key), otherwise); }
+  bool Flag(const char* key, bool fallback) { return metadata_.Flag(Full(key), fallback); }
   std::vector<bool> Flags(const char* key) { return metadata_.Flags(Full(key)); }
   int64_t Integer(const char* key) { return metadata_.Integer(Full(key), 1, kMaxNumber); }
-  int64_t Integer(const char* key, int64_t otherwise) { return metadata_.Integer(Full(key), 0, kMaxNumber, otherwise); }
-  double Number(const char* key, double otherwise) { return metadata_.Number(Full(key), otherwise); }
-  std::string_view Text(const char* key, std::string_view otherwise) { return metadata_.Text(Full(key), otherwise); }
+  int64_t Integer(const char* key, int64_t fallback) { return metadata_.Integer(Full(key), 0, kMaxNumber, fallback); }
+  double Number(const char* key, double fallback) { return metadata_.Number(Full(key), fallback); }
+  std::string_view Text(const char* key, std::string_view fallback) { return metadata_.Text(Full(key), fallback); }
   // Checks a setting that is supported with one value only. The file may leave it out.
   void Only(const char* key, double value) {
     const double found = Number(key, value);
@@ -158,7 +158,7 @@ Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture,
         "{}: architecture {} does not read tensors {} and {}", name, architecture.name, kGgufShortFactors,
         kGgufLongFactors);
   if (!longs.empty()) {
-    Check(type == "none" || type == "longrope", "{}: tensor {} beside rope.scaling.type {} is not supported", name,
+    Check(type == "none" || type == "longrope", "{}: tensor {} with rope.scaling.type {} is not supported", name,
           kGgufLongFactors, Printable(type));
     Check(original > 0, "{}: {} is missing", name, keys.Full("rope.scaling.original_context_length"));
     return {{"rope_type", "longrope"},
@@ -169,7 +169,7 @@ Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture,
   }
   keys.Only("rope.scaling.attn_factor", 1);
   if (!factors.empty()) {
-    Check(type == "none", "{}: tensor {} beside rope.scaling.type {} is not supported", name, kGgufRopeFactors,
+    Check(type == "none", "{}: tensor {} with rope.scaling.type {} is not supported", name, kGgufRopeFactors,
           Printable(type));
     return Llama3Scaling(name, factors, theta, head_dim);
   }
@@ -249,10 +249,10 @@ void AddWindows(const GgufArchitecture& architecture, const Family& family, Arch
   Json full = config.value("rope_scaling", Json::object());
   full["rope_theta"] = theta;
   config.erase("rope_scaling");
-  const double otherwise = architecture.sliding_theta > 0 ? architecture.sliding_theta : theta;
+  const double fallback = architecture.sliding_theta > 0 ? architecture.sliding_theta : theta;
   config["rope_parameters"] = {
       {"full_attention", std::move(full)},
-      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", keys.Number("rope.freq_base_swa", otherwise)}}}};
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", keys.Number("rope.freq_base_swa", fallback)}}}};
   if (!config["rope_parameters"]["full_attention"].contains("rope_type"))
     config["rope_parameters"]["full_attention"]["rope_type"] = "default";
 }
@@ -297,8 +297,8 @@ Json GgufConfig(const GgufContents& file) {
                                                          : architecture.families.back();
   const Family& family = *FindFamily(class_name);
 
-  const auto size = [&](const char* key, int64_t of_layers, std::optional<int64_t> otherwise = std::nullopt) {
-    if (!architecture.by_layer) return otherwise ? keys.Integer(key, *otherwise) : keys.Integer(key);
+  const auto size = [&](const char* key, int64_t of_layers, std::optional<int64_t> fallback = std::nullopt) {
+    if (!architecture.by_layer) return fallback ? keys.Integer(key, *fallback) : keys.Integer(key);
     keys.Ignore(key);
     return of_layers;
   };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of llama.cpp's architectures: which of the families a GGUF file of each holds, and in what its files differ
 // from those of the others. Sources: src/llama-arch.cpp, src/llama-model.cpp and src/models of llama.cpp, and the
-// directory conversion beside convert_hf_to_gguf.py.
+// directory conversion next to convert_hf_to_gguf.py.
 #pragma once
 
 #include <set>

@@ -23,7 +23,7 @@ class GgufCheckpoint final : public Checkpoint {
     const GgufLayers layers = ReadGgufLayers(file_->contents(), architecture_);
     numbers_ = layers.BlockLayers();
     halves_ = layers.BlockHalves();
-    used_ = layers.Beside();
+    used_ = layers.OtherTensors();
   }
 
   std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
@@ -68,7 +68,7 @@ class GgufCheckpoint final : public Checkpoint {
     return a.type == b.type && a.shape == b.shape && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes)) == 0;
   }
 
-  void RefuseLeftOver(bool tied_head, bool /*adapters_beside*/) const override {
+  void RefuseLeftOver(bool tied_head, bool /*has_adapters*/) const override {
     for (const auto& [name, tensor] : file_->tensors())
       Check(used_.contains(name) || IsFactors(name) || (tied_head && name == kGgufHead),
             "{}: tensor {} is not one this configuration has", file_->path().string(), name);

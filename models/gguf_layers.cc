@@ -135,7 +135,7 @@ const char* GgufLayers::Family(const GgufContents& file) const {
   return inputs && !output ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
 }
 
-std::set<std::string, std::less<>> GgufLayers::Beside() const {
+std::set<std::string, std::less<>> GgufLayers::OtherTensors() const {
   std::set<std::string, std::less<>> names;
   for (int64_t i = 0; i < std::ssize(layers); ++i) {
     if (layers[i].linear)
@@ -206,7 +206,7 @@ void ReadGgufPlan(const GgufContents& file, Model& model) {
   for (int64_t i = 0; i < std::ssize(layers.layers); ++i) {
     const GgufLayers::Layer& layer = layers.layers[i];
     const auto add_block = [&] { model.plan.stages.emplace_back(BlockStage{block, halves[block]}); };
-    // The bias of an MLP that is none comes behind an attention, and a matrix before an MLP.
+    // The bias of an MLP that is none comes after an attention, and a matrix before an MLP.
     if (layer.attention) add_block();
     if (const auto lra = AdapterOf(file, layer, i, model.weights->config.hidden)) {
       Check(!metadata.Has(kGgufAdapters) || adapters < stated.size(),

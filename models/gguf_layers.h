@@ -50,7 +50,7 @@ struct GgufLayers {
   std::string Attention(const char* tensor) const;
   std::string Mlp(const char* tensor) const;
   // The names of the tensors that are no block's: matrices of linear layers, and MLPs that add nothing.
-  std::set<std::string, std::less<>> Beside() const;
+  std::set<std::string, std::less<>> OtherTensors() const;
   // The class of the family that has the biases of the file's attentions.
   const char* Family(const GgufContents& file) const;
 };

@@ -287,7 +287,7 @@ Model OpenHfLra(const fs::path& directory, const LoadOptions& options) {
   const Json mark = ParseJson(ReadFile(file, kMaxConfigBytes), file).at("shiftrt");
   const ModelConfig config = ConfigFromJson(ReadUnmarked(file), file);
   LoadOptions with_adapters = options;
-  with_adapters.adapters_beside = true;
+  with_adapters.has_adapters = true;
   with_adapters.halves = ReadHalves(mark.value("half_blocks", Json()), config.layers, file);
   Model model;
   model.directory = directory;

@@ -8,12 +8,12 @@
 namespace shiftrt {
 
 /// \param directory A directory without a config.json.
-/// \return What the directory holds instead of a model, and what to give, as a sentence behind ". "; empty if nothing
+/// \return What the directory holds instead of a model, and what to give, as a sentence after ". "; empty if nothing
 ///   in it is known.
 std::string LayoutWithoutConfig(const std::filesystem::path& directory);
 
 /// \param directory A directory with neither model.safetensors nor an index of shards.
-/// \return Which weights the directory holds instead, and what to do with them, behind "; "; empty if nothing in it is
+/// \return Which weights the directory holds instead, and what to do with them, after "; "; empty if nothing in it is
 ///   known.
 std::string LayoutWithoutWeights(const std::filesystem::path& directory);
 

@@ -275,11 +275,10 @@ class FactorReader {
               std::equal(embedding.span().begin(), embedding.span().end(), head.span().begin()),
           "{}: {} and {} differ, and the head of the model is its embedding table; merge the adapter with peft", path(),
           kEmbedding, kHead);
-    Check(
-        lora.embedding.a.empty() && lora.head.a.empty(),
-        "{}: factors for a tied head or embedding table beside a copy of it are not supported; merge the adapter with "
-        "peft",
-        path());
+    Check(lora.embedding.a.empty() && lora.head.a.empty(),
+          "{}: factors for a tied head or embedding table with a copy of it are not supported; merge the adapter with "
+          "peft",
+          path());
     if (embedding.empty()) lora.embedding.whole = std::move(lora.head.whole);
     lora.head = {};
     lora.one_table = true;

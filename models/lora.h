@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoRA factors (Hu et al., "LoRA", 2021): a projection W is replaced by W + scale b a, with b a of low rank.
 // Fine-tuning trains the factors (LoraParameters in engine/parameters.h). Afterwards a plan runs W + scale b a, merged
-// into a tensor of its own, and a saved directory keeps the factors beside it (docs/dev/formats.md).
+// into a tensor of its own, and a saved directory keeps the factors next to it (docs/dev/formats.md).
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kMostAlpha = 1e30;
 
-// True if the module is called so, or its name ends with it behind a point, as in PEFT's get_pattern_key. Throws Error
+// True if the module is called so, or its name ends with it after a point, as in PEFT's get_pattern_key. Throws Error
 // at PCRE2's limits, which a pattern with nested repetitions reaches.
 bool Matches(const std::string& pattern, const std::string& module, const std::string& where) {
   const std::string whole = "(?:.*\\.)?(?:" + pattern + ")";
@@ -71,9 +71,9 @@ double LoraScaling::ScaleOf(const std::string& module) const {
   return Matched("alpha_pattern", module, alpha_) / (root_ ? std::sqrt(rank) : rank);
 }
 
-double LoraScaling::Matched(const char* key, const std::string& module, double otherwise) const {
+double LoraScaling::Matched(const char* key, const std::string& module, double fallback) const {
   const auto patterns = config_.find(key);
-  if (patterns == config_.end() || patterns->is_null()) return otherwise;
+  if (patterns == config_.end() || patterns->is_null()) return fallback;
   std::optional<double> found;
   for (const auto& [pattern, value] : patterns->items()) {
     if (!Matches(pattern, module, fmt::format("{}: {}", file_, key))) continue;
@@ -81,7 +81,7 @@ double LoraScaling::Matched(const char* key, const std::string& module, double o
           "{}: {} has two patterns for {} with different values; merge the adapter with peft", file_, key, module);
     found = value.get<double>();
   }
-  return found.value_or(otherwise);
+  return found.value_or(fallback);
 }
 
 }  // namespace shiftrt

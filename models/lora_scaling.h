@@ -21,7 +21,7 @@ class LoraScaling {
   double ScaleOf(const std::string& module) const;
 
  private:
-  double Matched(const char* key, const std::string& module, double otherwise) const;
+  double Matched(const char* key, const std::string& module, double fallback) const;
 
   const nlohmann::json& config_;
   std::string file_;

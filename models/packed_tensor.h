@@ -16,7 +16,7 @@
 
 namespace shiftrt {
 
-// Codes that stand one behind the other in lines, from the lowest bit of each byte on.
+// Codes that stand one after the other in lines, from the lowest bit of each byte on.
 struct PackedCodes {
   const std::byte* data = nullptr;
   int bits = 8;

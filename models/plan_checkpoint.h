@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes the model that a plan runs as a checkpoint of its own, in the form of its family: the kept blocks numbered
-// without gaps, a configuration that fits them, and the files beside them. `run --save-weights` and the exports use it.
+// without gaps, a configuration that fits them, and the files next to them. `run --save-weights` and the exports
+// use it.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +51,9 @@ inline constexpr int64_t kOneFile = INT64_MAX;
 void WriteCheckpoint(std::span<const TensorOfParts> tensors, int64_t shard_bytes, AtomicDirectory& directory,
                      Progress& progress);
 
-// Copies the files beside the weights of the model: tokenizer, generation settings, chat template, licence. From a GGUF
-// file, writes the tokenizer and the chat template. Returns a sentence for the user if that tokenizer cannot be written
-// as files, and then writes none; otherwise "".
+// Copies the files next to the weights of the model: tokenizer, generation settings, chat template, licence. From a
+// GGUF file, writes the tokenizer and the chat template. Returns a sentence for the user if that tokenizer cannot be
+// written as files, and then writes none; otherwise "".
 [[nodiscard]] std::string CopyCompanions(const Model& model, AtomicDirectory& directory);
 
 }  // namespace shiftrt

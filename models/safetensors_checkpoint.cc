@@ -79,9 +79,9 @@ class SafetensorsCheckpoint final : public Checkpoint {
     return a.type == b.type && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes);
   }
 
-  void RefuseLeftOver(bool tied_head, bool adapters_beside) const override {
+  void RefuseLeftOver(bool tied_head, bool has_adapters) const override {
     for (const auto& [name, tensor] : tensors_) {
-      if (adapters_beside && name.find(kHfLraTensors) != name.npos) continue;
+      if (has_adapters && name.find(kHfLraTensors) != name.npos) continue;
       if (used_.contains(name) || Ignorable(name) || (tied_head && name == "lm_head.weight")) continue;
       if (quantisation_.any() && IsOfActivations(name)) continue;
       Fail("{}: tensor {} is not one this configuration has", directory_.string(), name);
@@ -175,7 +175,8 @@ class SafetensorsCheckpoint final : public Checkpoint {
   // Why a tensor may be missing, for the message that says so.
   std::string Advice(const std::string& name, bool matrix) const {
     if (Exists(directory_ / "model.safetensors") && Exists(directory_ / "model.safetensors.index.json"))
-      return "; model.safetensors is read, and the shards of model.safetensors.index.json beside it are not: move away "
+      return "; model.safetensors is read, and the shards of model.safetensors.index.json next to it are not: move "
+             "away "
              "the one that is not the model";
     if (matrix && quantisation_.any() && CodesOf(quantisation_, name) != name)
       return fmt::format("; the quantised form, {} ({}), is missing too", CodesOf(quantisation_, name),

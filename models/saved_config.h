@@ -25,7 +25,7 @@ bool IsStock(const DepthPlan& plan);
 nlohmann::json Marked(nlohmann::json config);
 
 // Marks the config of a directory of the format hf-lra (models/hf_lra.h), which transformers opens with the Python
-// files in it. `mark`: further entries beside the format and the base architecture.
+// files in it. `mark`: further entries besides the format and the base architecture.
 nlohmann::json MarkedHfLra(nlohmann::json config, nlohmann::json mark);
 bool IsMarkedHfLra(const nlohmann::json& config);
 

@@ -206,7 +206,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   if (config.block.norm_bias) weights->final_norm_bias = take("model.norm.bias", {config.hidden}, mine.last);
   weights->head =
       config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden}, mine.last);
-  checkpoint->RefuseLeftOver(config.tied_head, options.adapters_beside);
+  checkpoint->RefuseLeftOver(config.tied_head, options.has_adapters);
   progress.End();
   return weights;
 }

@@ -45,7 +45,7 @@ struct FileTensor {
   BlockType type = BlockType::kF32;
   std::vector<int64_t> shape;
   // Not 0: the rows are queries or keys in Llama's GGUF order. In each of so many heads, element i of the first half of
-  // the rotary embedding stands beside element i of the second half. 0: the halves stand one below the other.
+  // the rotary embedding stands next to element i of the second half. 0: the halves stand one below the other.
   int64_t interleaved_heads = 0;
   float offset = 0;  // added to each element when it is read
 
@@ -108,7 +108,7 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const Mod
 struct LoadOptions {
   WeightType dtype = WeightType::kAsStored;
   bool check_finite = false;     // look at every weight for NaN and infinity
-  bool adapters_beside = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
+  bool has_adapters = false;     // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
   bool merge_lora = true;        // false: a saved model is opened without its LoRA factors
   Progress* progress = nullptr;  // told of every tensor; null: nobody
   SplitPlace split = {};         // the part of the model to load

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scale of a group is found by trial: of candidates near the one that spans the largest number, each is replaced by
 // the least squares fit to the codes that it gives. The scales of a super-block are then rounded to integers times one
-// number, and the integers beside the nearest are tried too. Source of the layouts: runtime/block_types.cc, which is
+// number, and the integers next to the nearest are tried too. Source of the layouts: runtime/block_types.cc, which is
 // their inverse.
 #include "runtime/block_rounding.h"
 
@@ -28,7 +28,7 @@ float RoundedToHalf(float value) { return static_cast<float>(Float16(value)); }
 
 // The nearest integer of a number below 2^22.
 float Integer(float value) {
-  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: behind it a float32 has no fraction
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: above it a float32 has no fraction
   return (value + kShift) - kShift;
 }
 

@@ -17,7 +17,7 @@ struct BlockGrid {
   static constexpr int64_t kMostElements = 256, kMostGroups = 16;
 
   DType type;
-  bool offset;  // the groups have an offset beside the scale
+  bool offset;  // the groups have an offset besides the scale
   int group;    // elements that share a scale
   int low, high;
   // The integers, times a float16 number of the block, that the scales and the negated offsets of groups are stored as.

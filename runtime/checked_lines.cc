@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kDigits = 16;  // the length of HashHex
 
-// The text of a line without its end; false if the checksum in front of it is not that of the text.
+// The text of a line without its end; false if the checksum before it is not that of the text.
 bool Verify(std::string_view line, std::string_view& text) {
   if (line.size() <= kDigits || line[kDigits] != ' ') return false;
   text = line.substr(kDigits + 1);

@@ -46,7 +46,7 @@ struct Context {
   // Precision of products on a CPU. kAuto means kFloat32 here, and kBFloat16 needs HasRoundedProducts(isa).
   Products products = Products::kAuto;
   int64_t memory = 0;            // bytes of the host that sums or kept activations may take; 0: what is free
-  Device device = Device::kCpu;  // runs decoders and their tallies (engine/tally.h)
+  Device device = Device::kCpu;  // runs decoders and their collectors (engine/collector.h)
   std::vector<int> gpus = {0};   // indices of GPUs; those after the first only share calibration passes
   // Solves large float64 problems on the first of `gpus` (runtime/linalg/solver.h). May be null: then the CPU does.
   std::shared_ptr<linalg::Solver> solver = nullptr;

@@ -72,7 +72,7 @@ class AtomicFile {
 // which may lead to a file.
 bool IsStream(const std::filesystem::path& path);
 // Return whether there is a file or directory of this name, and whether it is a directory. They return false for what
-// cannot be looked at: a search goes on behind a directory that may not be read, and a name that is too long is none.
+// cannot be looked at: a search goes on after a directory that may not be read, and a name that is too long is none.
 bool Exists(const std::filesystem::path& path) noexcept;
 bool IsDirectory(const std::filesystem::path& path) noexcept;
 
@@ -108,7 +108,7 @@ class AtomicDirectory {
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
 
   AtomicFile& Create(const std::string& name);
-  // Commit() removes the file too, behind the renames, unless it is one of those that were created. A directory that
+  // Commit() removes the file too, after the renames, unless it is one of those that were created. A directory that
   // this leaves empty is removed with it.
   void Remove(const std::string& name);
   void Commit();

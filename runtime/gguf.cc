@@ -236,8 +236,8 @@ int64_t GgufMetadata::Integer(std::string_view key, int64_t low, int64_t high) c
   Check(number >= low && number <= high, "{}: {} is {}, expected {} to {}", name_, key, number, low, high);
   return number;
 }
-int64_t GgufMetadata::Integer(std::string_view key, int64_t low, int64_t high, int64_t otherwise) const {
-  return Has(key) ? Integer(key, low, high) : otherwise;
+int64_t GgufMetadata::Integer(std::string_view key, int64_t low, int64_t high, int64_t fallback) const {
+  return Has(key) ? Integer(key, low, high) : fallback;
 }
 
 double GgufMetadata::Number(std::string_view key) const {
@@ -249,10 +249,10 @@ double GgufMetadata::Number(std::string_view key) const {
   Check(std::isfinite(number), "{}: {} is {}, expected a finite number", name_, key, number);
   return number;
 }
-double GgufMetadata::Number(std::string_view key, double otherwise) const { return Has(key) ? Number(key) : otherwise; }
+double GgufMetadata::Number(std::string_view key, double fallback) const { return Has(key) ? Number(key) : fallback; }
 
-bool GgufMetadata::Flag(std::string_view key, bool otherwise) const {
-  if (!Has(key)) return otherwise;
+bool GgufMetadata::Flag(std::string_view key, bool fallback) const {
+  if (!Has(key)) return fallback;
   const GgufValue& value = Find(key, false, "a bool");
   Check(value.kind == GgufKind::kBool, "{}: {} is {}, expected a bool", name_, key, Describe(value));
   return value.bytes[0] != std::byte{0};
@@ -264,8 +264,8 @@ std::string_view GgufMetadata::Text(std::string_view key) const {
   const auto text = value.bytes.subspan(sizeof(uint64_t));
   return {reinterpret_cast<const char*>(text.data()), text.size()};
 }
-std::string_view GgufMetadata::Text(std::string_view key, std::string_view otherwise) const {
-  return Has(key) ? Text(key) : otherwise;
+std::string_view GgufMetadata::Text(std::string_view key, std::string_view fallback) const {
+  return Has(key) ? Text(key) : fallback;
 }
 
 std::vector<bool> GgufMetadata::Flags(std::string_view key) const {

@@ -57,14 +57,14 @@ class GgufMetadata {
   // A number of any integer type, between `low` and `high`. Throws Error if the key is missing, unless there is a
   // default.
   int64_t Integer(std::string_view key, int64_t low, int64_t high) const;
-  int64_t Integer(std::string_view key, int64_t low, int64_t high, int64_t otherwise) const;
+  int64_t Integer(std::string_view key, int64_t low, int64_t high, int64_t fallback) const;
   // A floating-point number. A float32 is given as the shortest decimal number that rounds to it: 1e-5, not
   // 9.99999974737875e-6.
   double Number(std::string_view key) const;
-  double Number(std::string_view key, double otherwise) const;
-  bool Flag(std::string_view key, bool otherwise) const;
+  double Number(std::string_view key, double fallback) const;
+  bool Flag(std::string_view key, bool fallback) const;
   std::string_view Text(std::string_view key) const;
-  std::string_view Text(std::string_view key, std::string_view otherwise) const;
+  std::string_view Text(std::string_view key, std::string_view fallback) const;
   // Arrays of booleans or integers, where 0 is false; of any integer type, of float32 or float64, and of strings.
   std::vector<bool> Flags(std::string_view key) const;
   std::vector<int64_t> Integers(std::string_view key) const;

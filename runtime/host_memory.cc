@@ -22,20 +22,20 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-// The number that follows `name` in a file of names and numbers; `otherwise` if there is none.
-int64_t Named(const std::filesystem::path& path, const std::string& name, int64_t otherwise) {
+// The number that follows `name` in a file of names and numbers; `fallback` if there is none.
+int64_t Named(const std::filesystem::path& path, const std::string& name, int64_t fallback) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
     int64_t value = 0;
     if (word == name && file >> value) return value;
   }
-  return otherwise;
+  return fallback;
 }
 
-// The number in a file; `otherwise` if it contains "max" or does not exist.
-int64_t Alone(const std::filesystem::path& path, int64_t otherwise) {
+// The number in a file; `fallback` if it contains "max" or does not exist.
+int64_t Alone(const std::filesystem::path& path, int64_t fallback) {
   int64_t value = 0;
-  return std::ifstream(path) >> value ? value : otherwise;
+  return std::ifstream(path) >> value ? value : fallback;
 }
 
 // The path of this process's control group below the root of all groups (version 2); "" if it is the root or unknown.

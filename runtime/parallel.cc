@@ -16,8 +16,8 @@ namespace shiftrt {
 
 namespace {
 
-// Spins for about 50 microseconds: longer than the serial code between two loops of a decoder takes, and short beside
-// the milliseconds for which the system lets another program have the core.
+// Spins for about 50 microseconds: longer than the serial code between two loops of a decoder takes, and short compared
+// with the milliseconds for which the system lets another program have the core.
 class Spin {
  public:
   // Pauses briefly. False once the time is over.
@@ -187,7 +187,7 @@ class Pool {
 
   Worker workers_[kMaxWorkers];
   std::atomic<int> started_ = 0;
-  std::atomic<int> spare_cores_ = kMaxWorkers;  // beside the calling thread's; not looked up yet
+  std::atomic<int> spare_cores_ = kMaxWorkers;  // besides the calling thread's; not looked up yet
   std::atomic<int> limit_ = kMaxWorkers;        // less once the system has refused a thread
   std::mutex starting_;
 };

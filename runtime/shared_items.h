@@ -30,7 +30,7 @@ class SharedItems {
       : processes_(*context.processes), count_(std::ssize(owners)), owners_(std::move(owners)) {}
 
   // Calls work(i) for each item of this process in ascending order. Calls ended(first, end) in every process, whenever
-  // the items first .. end - 1 are behind it.
+  // the items first .. end - 1 are done.
   template <typename Work, typename Ended>
   void ForEach(const Work& work, const Ended& ended) const {
     if (owners_.empty()) {

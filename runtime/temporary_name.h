@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The temporary names under which outputs are written: OUTPUT.tmp-shiftrt-PID-RANDOM, beside the output. Two programs
+// The temporary names under which outputs are written: OUTPUT.tmp-shiftrt-PID-RANDOM, next to the output. Two programs
 // may have the same number where each has a container of its own, so that the number alone would not tell them apart.
 #pragma once
 

@@ -12,7 +12,7 @@
 #include "shift/criteria/criteria.h"
 #include "shift/fit/fit.h"
 #include "shift/fit/merge.h"
-#include "shift/refit/walk.h"
+#include "shift/refit/sequential_fit.h"
 #include "shift/setting.h"
 #include "shift/sums/token_weights.h"
 

@@ -29,7 +29,7 @@ std::string SumsSettings(Products precision, const TokenWeights& weighting) {
                              : fmt::format("independent, token weights {}{}", Format(weighting), products);
 }
 
-// Layer scores worth keeping beside the sums: those that took a pass over the same text.
+// Layer scores worth keeping with the sums: those that took a pass over the same text.
 std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) {
   if (selection.scores.empty() || selection.unit == Unit::kHalf ||
       !FindCriterion(selection.criterion).scores_stand_alone)
@@ -91,10 +91,12 @@ class Pipeline {
                             : shared_.Select(job_, recipe_);
   }
 
-  // True if the repair is fitted to rounded blocks: only a walk runs blocks that are not the original's.
+  // True if the repair is fitted to rounded blocks: only a sequential fit runs blocks that are not the
+  // original's.
   bool RoundsFirst() const {
-    const bool walks = correction_.walks() || (correction_.needs_sums() && recipe_.mode != Calibration::kIndependent);
-    return recipe_.quantise.any() && recipe_.quantise.when == QuantiseWhen::kBefore && walks;
+    const bool in_sequence =
+        correction_.fitted_in_sequence() || (correction_.needs_sums() && recipe_.mode != Calibration::kIndependent);
+    return recipe_.quantise.any() && recipe_.quantise.when == QuantiseWhen::kBefore && in_sequence;
   }
 
   // Rounds what is not rounded yet.
@@ -114,8 +116,8 @@ class Pipeline {
   void Correct() {
     const bool each_block = correction_.per_block() && !recipe_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
-    start_ = shared_.TakeStreams(RoundsFirst() ? 0 : WalkStart(result_.selection.removed));
-    if (correction_.walks()) return Walk(result_.pruned);
+    start_ = shared_.TakeStreams(RoundsFirst() ? 0 : SequentialFitStart(result_.selection.removed));
+    if (correction_.fitted_in_sequence()) return RunSequentialFit(result_.pruned);
     FittedSites fitted = !correction_.needs_sums()                   ? Fit(sites, {}, job_.progress)
                          : recipe_.mode != Calibration::kIndependent ? FitInSequence(sites)
                          : recipe_.gram.used()                       ? FitFromFiles(sites)
@@ -125,14 +127,15 @@ class Pipeline {
     result_.trials = std::move(fitted.trials);
     result_.untried = std::move(fitted.untried);
     result_.seconds += fitted.seconds;
-    if (recipe_.heal != Heal::kOff) Walk(DepthPlan(result_.corrected));  // the walk replaces result_.corrected
+    if (recipe_.heal != Heal::kOff) RunSequentialFit(DepthPlan(result_.corrected));  // it replaces result_.corrected
   }
 
   // Says where a correction explains nothing of held-out text. A mean update alone has R2 0 by definition.
   void WarnOfCorrections() {
     constexpr double kNothing = 0.01;
     for (FitReport& site : result_.sites) {
-      if (std::isnan(site.r2_heldout) || site.r2_heldout >= kNothing || (site.rank == 0 && !correction_.walks()))
+      if (std::isnan(site.r2_heldout) || site.r2_heldout >= kNothing ||
+          (site.rank == 0 && !correction_.fitted_in_sequence()))
         continue;
       if (!site.warning.empty()) site.warning += "; ";
       site.warning += fmt::format(
@@ -143,18 +146,18 @@ class Pipeline {
   }
 
   // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.
-  void Walk(const DepthPlan& plan) {
+  void RunSequentialFit(const DepthPlan& plan) {
     std::optional<SiteCorrection> correction;
-    if (correction_.walks()) correction = InWalk(correction_, job_, options_);
-    WalkResult walked =
+    if (correction_.fitted_in_sequence()) correction = InSequence(correction_, job_, options_);
+    SequentialFitResult fitted =
         RefitInSequence(job_, plan, result_.selection.removed,
                         {correction ? &*correction : nullptr, recipe_.heal, options_.ridge, recipe_.weighting},
                         std::exchange(start_, std::nullopt));
-    result_.corrected = std::move(walked.plan);
+    result_.corrected = std::move(fitted.plan);
     result_.corrected.output = plan.output;
-    if (correction_.walks()) result_.sites = FitsOf(walked.sites);
-    result_.healed = FitsOf(walked.healed);
-    result_.seconds += walked.seconds;
+    if (correction_.fitted_in_sequence()) result_.sites = FitsOf(fitted.sites);
+    result_.healed = FitsOf(fitted.healed);
+    result_.seconds += fitted.seconds;
     if (!result_.healed.empty() && !job_.calibration.heldout.empty()) KeepHealingIfItHelps(plan);
   }
 
@@ -310,7 +313,7 @@ class Pipeline {
   const FitOptions options_;
   SavedSums loaded_;
   SharedCalibration shared_;
-  std::optional<StartStreams> start_;  // the next pass or walk begins there, if the selection kept it
+  std::optional<StartStreams> start_;  // the next pass or sequential fit begins there, if the selection kept it
   std::vector<SiteSums> run_sums_;     // sums of the runs that will be merged
   ShiftResult result_;
 };
@@ -321,10 +324,10 @@ ShiftResult Shift(const ShiftJob& job, const Recipe& recipe, Spectra spectra) {
   const bool split = !job.model.weights->shares.empty();
   CheckOptions(recipe, job.model.weights->config, split);
   if (recipe.quantise.any()) CheckRounds(job.context, *job.model.weights);
-  Recipe settled = recipe;
-  settled.mode = ModeOf(recipe, split);
+  Recipe resolved = recipe;
+  resolved.mode = ModeOf(recipe, split);
   const auto repair = [&](const ShiftJob& on, const Recipe& by) { return Pipeline(on, by, spectra).Run(); };
-  return recipe.prune.max_divergence > 0 ? RepairLargestCut(job, settled, repair) : repair(job, settled);
+  return recipe.prune.max_divergence > 0 ? RepairLargestCut(job, resolved, repair) : repair(job, resolved);
 }
 
 }  // namespace shiftrt

@@ -15,16 +15,17 @@ namespace {
 // Streams that are kept for the beginning of a calibration alone.
 constexpr int64_t kStartStreams = 2;
 
-// True if a pass, or a walk, over the same text follows, in which the original model runs up to the removed layers.
+// True if a pass or a sequential fit over the same text follows, in which the original model runs up to the removed
+// layers.
 bool PassFollows(const Recipe& recipe) {
   const Correction& correction = CorrectionOf(recipe);
-  return correction.walks() || correction.needs_sums() || recipe.heal != Heal::kOff;
+  return correction.fitted_in_sequence() || correction.needs_sums() || recipe.heal != Heal::kOff;
 }
 
-// True if a walk follows that fits towards the stream of the original model, which it takes from site to site.
-bool WalksWithOriginal(const Recipe& recipe) {
+// True if a sequential fit follows towards the stream of the original model, which it takes from site to site.
+bool FitsTowardsOriginal(const Recipe& recipe) {
   const Correction& correction = CorrectionOf(recipe);
-  return correction.walks() || recipe.heal != Heal::kOff ||
+  return correction.fitted_in_sequence() || recipe.heal != Heal::kOff ||
          (correction.needs_sums() && recipe.mode == Calibration::kDrift);
 }
 
@@ -82,7 +83,7 @@ SelectionPass PlanSelectionPass(const Recipe& recipe, const Weights& weights, in
   const int64_t halves = recipe.prune.unit == Unit::kHalf ? 2 : 1, first = quota.first() / halves,
                 deepest = (quota.end() - quota.count()) / halves, end = (quota.end() + halves - 1) / halves,
                 room = machine.memory / (fit_tokens * hidden * int64_t{sizeof(float)});
-  if (!machine.gpu && WalksWithOriginal(recipe) && room / 2 > kStartStreams) {
+  if (!machine.gpu && FitsTowardsOriginal(recipe) && room / 2 > kStartStreams) {
     const int64_t kept = std::min(room / 2, end - first + 1);
     for (int64_t i = 0; i < kept; ++i) pass.depths.push_back(first + (end - first) * i / (kept - 1));
     std::erase(pass.depths, 0);
@@ -99,8 +100,8 @@ SelectionPass PlanSelectionPass(const Recipe& recipe, const Weights& weights, in
 Selection SharedCalibration::Select(const ShiftJob& job, const Recipe& recipe) {
   const Weights& weights = *job.model.weights;
   const CriterionInput input = {job.context, job.model.weights, &job.calibration.fit, recipe.seed};
-  const auto select = [&](std::span<Probe* const> beside) {
-    return SelectLayers(recipe.prune, input, job.progress, beside);
+  const auto select = [&](std::span<Probe* const> others) {
+    return SelectLayers(recipe.prune, input, job.progress, others);
   };
   if (job.calibration.fit.empty()) return select({});
   int64_t tokens = 0;
@@ -111,14 +112,14 @@ Selection SharedCalibration::Select(const ShiftJob& job, const Recipe& recipe) {
       sums_.sites.emplace_back(Site{layer}, job.hidden(), SiteInput::kStream, recipe.weighting);
     RidgeProbe probe(&sums_.fit_batches);
     for (SiteSums& site : sums_.sites) probe.Add(site, site.fit);
-    Probe* const beside[] = {&probe};
-    return select(beside);
+    Probe* const others[] = {&probe};
+    return select(others);
   }
   if (pass.depths.empty()) return select({});
   try {
     streams_.emplace(pass.depths, std::ssize(job.calibration.fit));
-    Probe* const beside[] = {&*streams_};
-    return select(beside);
+    Probe* const others[] = {&*streams_};
+    return select(others);
   } catch (const OutOfMemory&) {  // a GPU may have room without them
     streams_.reset();
   }

@@ -2,7 +2,7 @@
 // The pass over the calibration text by which layers are selected, and the work of the calibration that it does
 // besides. A criterion that reads streams only, such as block influence, runs the original model over the text that the
 // fits read, too. Its pass can therefore collect the sums of all candidates, of which those of the removed layers are
-// then there, or keep the stream in front of some layers, so that the next pass or walk begins at one of them.
+// then there, or keep the stream before some layers, so that the next pass or sequential fit begins at one of them.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,9 @@ struct SelectionPass {
 // - Sums are collected on a CPU if adapters of whole blocks are fitted independently from them, if those of the fitted
 //   text and of the held-out text, (c + k) 8 (d + 1) (2 d + 1) bytes, fit into the memory, and if the sums of the
 //   blocks that stay take less time than half of a pass.
-// - Otherwise, if a walk on a CPU follows that fits towards the original stream, this stream is kept, 4 T d bytes each,
-//   before every layer from the first candidate on and behind the last, or at equal distances before as many of them as
-//   fit into half of the memory. The walk then takes the original stream from there.
+// - Otherwise, if a sequential fit towards the original stream follows on a CPU, this stream is kept, 4 T d bytes each,
+//   before every layer from the first candidate on and after the last, or at equal distances before as many of them as
+//   fit into half of the memory. The sequential fit then takes the original stream from there.
 // - In all other cases, and where that half has no room for three, up to two streams are kept in the middle of equal
 //   parts of the layers at which the first removed one can be.
 // Nothing of this happens if the criterion reads more than streams, if its scores or the sums come from a file or go

@@ -66,7 +66,7 @@ struct SettingRow {
   bool (*used)(const Recipe& recipe) = nullptr;
   // Gives the field its default; null if a sweep refuses the setting for a correction that does not accept it.
   void (*reset)(Recipe& recipe) = nullptr;
-  bool reads_text = false;  // takes a pass over calibration text of its own, beside that for the sums
+  bool reads_text = false;  // takes a pass over calibration text of its own, besides that for the sums
 };
 // In the order of the enumeration.
 const std::vector<SettingRow>& Settings();

@@ -1,5 +1,5 @@
 # Runs scripts/check-house on the repository, and on a small tree with deliberate violations, all of which must be found.
-foreach(rule includes tests paths names environment messages comments licences readme pages)
+foreach(rule includes tests paths names environment messages comments words licences readme pages)
   add_test(NAME House.${rule} COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-house ${rule})
   set_tests_properties(House.${rule} PROPERTIES LABELS static)
 endforeach()

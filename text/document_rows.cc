@@ -62,7 +62,7 @@ std::string TextIn(const Json& row, const char* column, const std::string& where
   return value.get<std::string>();
 }
 
-// Alpaca's own template (Taori et al., 2023), with the answer behind it.
+// Alpaca's own template (Taori et al., 2023), with the answer after it.
 Documents::Document AlpacaDocument(const Json& row, const std::string& where) {
   const std::string instruction = TextIn(row, "instruction", where), input = TextIn(row, "input", where),
                     output = TextIn(row, "output", where);

@@ -14,7 +14,7 @@ namespace shiftrt {
 
 /// Reads the document of a row. A column of null is a column that is not there.
 /// \param row An object with a string `text`, or a row of Alpaca: `instruction`, `input` (which may be missing) and
-///   `output`. A row with a text beside an empty instruction and an empty output is its text. An object without these
+///   `output`. A row with a text, an empty instruction and an empty output is its text. An object without these
 ///   may have a `question` and an `answer`, as GSM8K has.
 /// \param where The row in messages.
 /// \return The document.

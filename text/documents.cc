@@ -75,18 +75,18 @@ bool RowsAreLines(const fs::path& file) {
 
 // True for a text from a pipe that has JSON and is no plain text: an object with a key, or an array of objects.
 bool BeginsAsJson(std::string_view text) {
-  const auto behind = [&](char c) {
+  const auto next_is = [&](char c) {
     text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
     if (!text.starts_with(c)) return false;
     text.remove_prefix(1);
     return true;
   };
   text = WithoutMark(text);
-  if (behind('[')) return behind('{');
-  return behind('{') && behind('"');
+  if (next_is('[')) return next_is('{');
+  return next_is('{') && next_is('"');
 }
 
-// The document behind those before it in a running text.
+// The document after those before it in a running text.
 void Append(const std::string& document, bool first, std::string& text) {
   if (!first) text += "\n\n";
   text += document;

@@ -66,7 +66,7 @@ class Documents {
   struct Document {
     std::string text;
     size_t prompt = 0;  // bytes at its beginning that ask for the rest: of a row of Alpaca, all up to its output
-    // The same of a row without its template: of Alpaca the instruction, and the input behind a blank line.
+    // The same of a row without its template: of Alpaca the instruction, and the input after a blank line.
     std::string message = {};
   };
 
@@ -87,7 +87,7 @@ class Documents {
     // The documents must outlive it.
     InOrder(const Documents& documents, std::vector<int64_t> order)
         : documents_(&documents), order_(std::move(order)) {}
-    // The next document of the order, behind whose end it must not be called.
+    // The next document of the order, after whose end it must not be called.
     Document Next();
 
    private:

@@ -20,7 +20,7 @@ double TakeShare(std::string& name) {
   if (colon == std::string::npos || !name.ends_with('%') || !LookForText(name).empty()) return 0;
   double percent = 0;
   if (!ParseNumber(name.substr(colon + 1, name.size() - colon - 2), &percent) || !(percent > 0 && percent <= 100))
-    FailUsage(Field("text"), "{}: expected a share above 0% and of at most 100% behind the colon", name);
+    FailUsage(Field("text"), "{}: expected a share above 0% and of at most 100% after the colon", name);
   name.resize(colon);
   return percent / 100;
 }
@@ -31,7 +31,7 @@ MixedText TextOf(std::string name) {
   text.own = name == kOwn || name.starts_with(std::string(kOwn) + ":");
   text.name = !text.own ? name : name == kOwn ? kOwnPrompts : name.substr(kOwn.size() + 1);
   if (text.name.empty())
-    FailUsage(Field("text"), "{}: expected a file of prompts behind the colon, or `own` alone for the prompts of {}",
+    FailUsage(Field("text"), "{}: expected a file of prompts after the colon, or `own` alone for the prompts of {}",
               name, kOwnPrompts);
   return text;
 }

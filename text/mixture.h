@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of texts to learn from: NAME|FILE or own[:NAME|FILE], with a share behind each, as in
+// Lists of texts to learn from: NAME|FILE or own[:NAME|FILE], with a share after each, as in
 // "own:alpaca:70%,c4.jsonl:30%".
 #pragma once
 

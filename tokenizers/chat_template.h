@@ -43,7 +43,7 @@ struct ChatTemplateText {
 // Returns the template of a model and the file that has it, as LoadChatTemplate finds it, without parsing it.
 std::optional<ChatTemplateText> FindChatTemplate(const std::filesystem::path& model);
 
-/// The directory beside a model in which transformers keeps each further template as NAME.jinja.
+/// The directory next to a model in which transformers keeps each further template as NAME.jinja.
 inline constexpr const char* kFurtherTemplates = "additional_chat_templates";
 
 /// \param model The directory of a model.
@@ -51,7 +51,7 @@ inline constexpr const char* kFurtherTemplates = "additional_chat_templates";
 std::vector<std::filesystem::path> FurtherTemplateFiles(const std::filesystem::path& model);
 
 /// \param model The directory of a model.
-/// \return The names of the templates beside the one that FindChatTemplate finds, such as "tool_use".
+/// \return The names of the templates besides the one that FindChatTemplate finds, such as "tool_use".
 /// \throws Error naming the file for a tokenizer_config.json that is no JSON.
 std::vector<std::string> FurtherTemplates(const std::filesystem::path& model);
 

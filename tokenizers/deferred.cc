@@ -75,7 +75,7 @@ DeferredTokenizer::DeferredTokenizer(std::filesystem::path model, int64_t rows) 
   state_->rows = rows;
 }
 
-void DeferredTokenizer::Hear(std::function<void(const std::string&)> tell) const { state_->tell = std::move(tell); }
+void DeferredTokenizer::ReportTo(std::function<void(const std::string&)> tell) const { state_->tell = std::move(tell); }
 
 const Tokenizer& DeferredTokenizer::Get() const {
   const std::lock_guard<std::mutex> lock(state_->mutex);

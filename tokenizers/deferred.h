@@ -35,7 +35,7 @@ class DeferredTokenizer {
   /// Has `tell` called with each of Tokenizer::notes() when the tokenizer is loaded. There must be one, which nobody
   /// uses yet.
   /// \param tell what to call
-  void Hear(std::function<void(const std::string&)> tell) const;
+  void ReportTo(std::function<void(const std::string&)> tell) const;
   /// As Get().
   const Tokenizer* operator->() const { return &Get(); }
 

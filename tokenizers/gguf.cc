@@ -69,7 +69,7 @@ Tokens ReadTokens(const GgufMetadata& metadata) {
   if (metadata.Has(kAddBos)) tokens.add_bos = metadata.Flag(kAddBos, false);
   if (metadata.Flag(kAddEos, false))
     tokens.notes.push_back(
-        fmt::format("{}: {} puts the end token behind a text, which is left out, because texts are continued.",
+        fmt::format("{}: {} puts the end token after a text, which is left out, because texts are continued.",
                     metadata.name(), kAddEos));
   return tokens;
 }
@@ -264,7 +264,7 @@ std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& token
   return model.message();
 }
 
-// The special tokens that take the spaces behind them. GGUF has no flag for that; as in llama.cpp, it is known from the
+// The special tokens that take the spaces after them. GGUF has no flag for that; as in llama.cpp, it is known from the
 // name of the model.
 std::vector<AddedToken> StrippingTokens(const GgufMetadata& metadata, const Tokens& tokens) {
   std::vector<AddedToken> added;
@@ -331,7 +331,7 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
   json config;
   if (IsSentencePiece(metadata)) {
     files["tokenizer.model"] = SentencePieceModel(metadata, tokens);
-    // Readers of GGUF put the space before text behind a special token too, and transformers 5 does so with legacy
+    // Readers of GGUF put the space before text after a special token too, and transformers 5 does so with legacy
     // only.
     config = {
         {"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", tokens.add_bos.value_or(true)}, {"legacy", true}};

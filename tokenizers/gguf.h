@@ -25,7 +25,7 @@ std::unique_ptr<Tokenizer> LoadGgufTokenizer(const GgufFile& file);
 // converted.
 std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file);
 
-// True if special tokens of the file's SentencePiece vocabulary take the spaces behind them: Phi-3's.
+// True if special tokens of the file's SentencePiece vocabulary take the spaces after them: Phi-3's.
 bool StripsGgufSpaces(const GgufMetadata& metadata);
 
 // The Jinja text of the chat template; "" if the file has none. Throws Error unless it is UTF-8.

@@ -26,9 +26,9 @@ const json* Present(const json& object, const char* key) {
 
 std::string Type(const json& component) { return component.at("type").get<std::string>(); }
 
-bool Flag(const json& component, const char* key, bool otherwise) {
+bool Flag(const json& component, const char* key, bool fallback) {
   const json* value = Present(component, key);
-  return value ? value->get<bool>() : otherwise;
+  return value ? value->get<bool>() : fallback;
 }
 
 // A component, or the components of a Sequence, in order. Nested sequences, which the library does not write by itself,
@@ -71,10 +71,11 @@ class Reader {
     return text;
   }
 
-  // A Unigram model is made from a SentencePiece model, which encodes if it is beside the file and has the same pieces.
+  // A Unigram model is made from a SentencePiece model, which encodes if it is next to the file and has the same
+  // pieces.
   std::unique_ptr<Tokenizer> ReadUnigram(const json& root) {
     const std::filesystem::path path = settings_.directory / "tokenizer.model";
-    Check(Exists(path), "{}: model 'Unigram' needs the tokenizer.model that it was made from: put that file beside it",
+    Check(Exists(path), "{}: model 'Unigram' needs the tokenizer.model that it was made from: put that file next to it",
           where_);
     const std::string bytes = ReadFile(path);
     const SentencePieceTable table = ReadSentencePieceTable(bytes, path.string());
@@ -88,7 +89,7 @@ class Reader {
     settings.notes.insert(settings.notes.end(), parts_.notes.begin(), parts_.notes.end());
     settings.add_bos = !parts_.prefix.empty();
     if (settings.add_bos) settings.bos = bos_;
-    Check(parts_.prefix.size() <= 1, "{}: several tokens before a text are not supported beside a tokenizer.model",
+    Check(parts_.prefix.size() <= 1, "{}: several tokens before a text are not supported with a tokenizer.model",
           where_);
     using Prepend = PreTokenizer::Prepend;
     const Prepend prepend = UnigramPrepend(root, settings);
@@ -171,7 +172,7 @@ class Reader {
         parts_.added.push_back(ParseAddedToken(token, ParseTokenId(token.at("id"), where_), where_));
     }
     // tokenizer_config.json repeats these tokens and may add others.
-    parts_.added = WithTokensBeside(std::move(parts_.added), settings_);
+    parts_.added = WithTokensOf(std::move(parts_.added), settings_);
   }
 
   void ReadNormalizer(const json& step) {
@@ -204,7 +205,7 @@ class Reader {
 
   void ReadPreTokenizer(const json& step) {
     const std::string type = Type(step);
-    if (parts_.byte_level) {  // the steps behind ByteLevel see its alphabet
+    if (parts_.byte_level) {  // the steps after ByteLevel see its alphabet
       parts_.byte_level = false;
       parts_.pre_tokenizer.AddByteAlphabet();
     }
@@ -322,7 +323,7 @@ class Reader {
     }
   }
 
-  // A template is a list of special tokens with the text among them. Tokens behind the text would end a text that is to
+  // A template is a list of special tokens with the text among them. Tokens after the text would end a text that is to
   // be continued or measured as a part of a longer one.
   void ReadTemplate(const json& step) {
     const json& single = step.at("single");
@@ -336,17 +337,17 @@ class Reader {
     parts_.prefix.insert(parts_.prefix.begin(), before.begin(), before.end());
     bos_.reset();
     if (parts_.prefix.size() == 1 && before.size() == 1) bos_ = SpecialName(single[0]);
-    std::string behind;
-    for (auto part = text + 1; part != single.end(); ++part) behind += SpecialName(*part);
-    if (!behind.empty())
+    std::string after;
+    for (auto part = text + 1; part != single.end(); ++part) after += SpecialName(*part);
+    if (!after.empty())
       parts_.notes.push_back(
-          fmt::format("{}: the post_processor puts {} behind a text, which is left out, because texts are continued.",
-                      where_, Printable(behind)));
+          fmt::format("{}: the post_processor puts {} after a text, which is left out, because texts are continued.",
+                      where_, Printable(after)));
   }
 
   static std::string SpecialName(const json& part) { return part.at("SpecialToken").at("id").get<std::string>(); }
 
-  // The ids of a special token of the template, which has a list of them beside it.
+  // The ids of a special token of the template, which has a list of them, too.
   std::vector<int32_t> TemplateIds(const json& step, const json& part) {
     const std::string name = SpecialName(part);
     if (const json* tokens = Present(step, "special_tokens"); tokens && tokens->contains(name)) {
@@ -378,7 +379,7 @@ std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings) 
 
 std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings, const json& root,
                                              const std::string& where) {
-  // Beside a tokenizer.json, transformers (5.x) does not read the flag add_bos_token: the template decides.
+  // With a tokenizer.json, transformers (5.x) does not read the flag add_bos_token: the template decides.
   TokenizerSettings without_flag = settings;
   without_flag.add_bos.reset();
   return Reader(without_flag, where).Read(root);

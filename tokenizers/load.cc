@@ -131,7 +131,7 @@ std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
   if (form == Form::kJson) return LoadTokenizerJson(settings);
   if (settings.add_eos)
     settings.notes.push_back(fmt::format(
-        "{}: add_eos_token puts the end token behind a text, which is left out, because texts are continued.",
+        "{}: add_eos_token puts the end token after a text, which is left out, because texts are continued.",
         (directory / "tokenizer_config.json").string()));
   if (form == Form::kVocabAndMerges) return LoadVocabAndMerges(settings);
   return OpenModelFile(settings);
@@ -148,7 +148,7 @@ TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory) 
   if (const json tokenizer_class = config.value("tokenizer_class", json()); !tokenizer_class.is_null())
     settings.tokenizer_class = tokenizer_class.get<std::string>();
   settings.added = ReadAddedTokens(directory, config, ReadNamedTokens(directory, config, map));
-  // Beside added_tokens_decoder, transformers does not read special_tokens_map.json.
+  // With added_tokens_decoder, transformers does not read special_tokens_map.json.
   settings.named = ReadNamedTokens(directory, config, config.contains("added_tokens_decoder") ? json::object() : map);
   // An explicit null in tokenizer_config.json means that there is no such token; the id in config.json is then ignored.
   const auto name = [&](const char* key, const char* id_key, std::optional<std::string>& token, int64_t& id) {
@@ -192,7 +192,7 @@ int64_t ParseTokenId(const json& json, const std::string& where) {
 }
 
 AddedToken ParseAddedToken(const json& json, int64_t id, const std::string& where) {
-  const auto flag = [&](const char* key, bool otherwise) { return json.value(key, otherwise); };
+  const auto flag = [&](const char* key, bool fallback) { return json.value(key, fallback); };
   AddedToken token{.content = json.at("content").get<std::string>(), .id = id};
   Check(!flag("single_word", false), "{}: added token '{}': single_word is not supported", where, token.content);
   token.special = flag("special", false);
@@ -202,7 +202,7 @@ AddedToken ParseAddedToken(const json& json, int64_t id, const std::string& wher
   return token;
 }
 
-std::vector<AddedToken> WithTokensBeside(std::vector<AddedToken> added, const TokenizerSettings& settings) {
+std::vector<AddedToken> WithTokensOf(std::vector<AddedToken> added, const TokenizerSettings& settings) {
   std::map<std::pair<int64_t, std::string>, size_t> places;
   for (size_t i = 0; i < added.size(); ++i) places.try_emplace({added[i].id, added[i].content}, i);
   for (const AddedToken& token : settings.added) {

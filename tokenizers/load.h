@@ -9,7 +9,7 @@
 
 namespace shiftrt {
 
-// Reads the settings in the files beside the vocabulary. Throws Error naming the file, or nlohmann::json::exception,
+// Reads the settings in the files next to the vocabulary. Throws Error naming the file, or nlohmann::json::exception,
 // for anything malformed.
 TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory);
 // Throws Error naming the file if it is not valid JSON.
@@ -19,9 +19,9 @@ nlohmann::json ReadTokenizerJson(const std::filesystem::path& path);
 nlohmann::json ReadTokenizerJsonIfPresent(const std::filesystem::path& path);
 // Parses an added token of tokenizer.json or tokenizer_config.json.
 AddedToken ParseAddedToken(const nlohmann::json& json, int64_t id, const std::string& where);
-// The added tokens of a tokenizer.json with those of the files beside it. As in transformers, the flags in
+// The added tokens of a tokenizer.json with those of the files next to it. As in transformers, the flags in
 // tokenizer_config.json take precedence.
-std::vector<AddedToken> WithTokensBeside(std::vector<AddedToken> added, const TokenizerSettings& settings);
+std::vector<AddedToken> WithTokensOf(std::vector<AddedToken> added, const TokenizerSettings& settings);
 // The tokens of settings.named that `vocabulary` has and that `added` lacks, with their ids.
 std::vector<AddedToken> NamedTokens(const TokenizerSettings& settings, const Vocabulary& vocabulary,
                                     const std::vector<AddedToken>& added);

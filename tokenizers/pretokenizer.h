@@ -84,13 +84,13 @@ class PreTokenizer {
     steps_.push_back(SplitStep{std::move(pattern), keep_matches, keep_rest});
   }
   // A split that keeps all of the text. kPrevious and kNext: each match belongs to the piece before or after it; as in
-  // the library `tokenizers`, of several adjacent matches only the one beside that piece joins it, and with `invert`
+  // the library `tokenizers`, of several adjacent matches only the one next to that piece joins it, and with `invert`
   // the text between the matches joins the matches. kAlike: adjacent matches are one piece.
   enum class Joining { kPrevious, kNext, kAlike };
   void AddMergingSplit(SplitPattern pattern, Joining joining, bool invert) {
     steps_.push_back(MergingSplit{std::move(pattern), joining, invert});
   }
-  // Writes each byte as its character of the byte-level alphabet, for the steps behind.
+  // Writes each byte as its character of the byte-level alphabet, for the steps that follow.
   void AddByteAlphabet() { steps_.push_back(ByteAlphabet{}); }
   void AddPrefixSpace() { steps_.push_back(PrefixSpace{}); }
 

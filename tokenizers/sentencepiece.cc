@@ -83,7 +83,7 @@ class WireReader {
 struct SentencePieceFile {
   Vocabulary vocabulary;
   // The pieces that are split off a text before the library sees it, as in transformers and llama.cpp: control and
-  // unknown pieces, and user-defined ones, behind which text begins anew. User-defined pieces with spaces are left to
+  // unknown pieces, and user-defined ones, after which text begins anew. User-defined pieces with spaces are left to
   // the library, which finds them by their marks.
   std::vector<AddedToken> split;
   SentencePieceTable table;
@@ -156,7 +156,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
       : where_(where) {
     SentencePieceFile file = ReadSentencePieceFile(bytes, where);
     const int32_t pieces = file.vocabulary.size();
-    // As in transformers, the setting beside the model takes precedence over the one in it.
+    // As in transformers, the setting next to the model takes precedence over the one in it.
     const bool prefix = settings.add_prefix_space.value_or(file.table.dummy_prefix);
     LoadProcessor(start_, bytes + DummyPrefix(prefix), pieces, where);
     // Without "legacy", a space is added only at the start of the whole text.

@@ -122,7 +122,7 @@ void VocabularyTokenizer::AddTokens(const std::vector<AddedToken>& tokens, const
 
 void VocabularyTokenizer::SetSpecials(const TokenizerSettings& settings, int32_t bos, int32_t eos, bool adds_bos) {
   const std::string where = settings.directory.string();
-  const auto resolve = [&](const char* what, const std::optional<std::string>& name, int64_t id, int32_t otherwise) {
+  const auto resolve = [&](const char* what, const std::optional<std::string>& name, int64_t id, int32_t fallback) {
     if (name) {
       const auto found = vocabulary_.Find(*name);
       if (!found)
@@ -130,7 +130,7 @@ void VocabularyTokenizer::SetSpecials(const TokenizerSettings& settings, int32_t
                                      what, Printable(*name)));
       return found.value_or(-1);
     }
-    if (otherwise >= 0 || id < 0 || id >= vocabulary_.size()) return otherwise;
+    if (fallback >= 0 || id < 0 || id >= vocabulary_.size()) return fallback;
     return static_cast<int32_t>(id);
   };
   bos_ = resolve("bos_token", settings.bos, settings.bos_id, bos);

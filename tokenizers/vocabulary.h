@@ -75,7 +75,7 @@ struct PieceDecoder {
   void Append(std::string_view piece, std::string& bytes) const;
 };
 
-// The settings in the files beside the vocabulary: tokenizer_config.json, special_tokens_map.json, added_tokens.json
+// The settings in the files next to the vocabulary: tokenizer_config.json, special_tokens_map.json, added_tokens.json
 // and config.json.
 struct TokenizerSettings {
   std::filesystem::path directory;

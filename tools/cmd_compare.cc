@@ -69,7 +69,7 @@ std::vector<ModelVariant> ComparedModels(const CompareOptions& options) {
     CommonOptions common = options.common;
     common.model = name;
     common.lora.clear();  // it is one of --model
-    ModelVariant variant = BesideOriginal(common, models.front().model);
+    ModelVariant variant = VariantOf(common, models.front().model);
     for (const ModelVariant& known : models)
       if (known.name == variant.name)
         FailUsage("--with {}: another model is called {}, too; rename the directory", name, variant.name);

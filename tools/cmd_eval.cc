@@ -23,7 +23,7 @@ struct EvalCommandOptions {
   CommonOptions common;
   EvaluationOptions evaluation;
   RecipeOptions recipe;
-  std::vector<std::string> variants, beside;
+  std::vector<std::string> variants, with;
   std::string original, report;
 };
 
@@ -71,7 +71,7 @@ void CheckRepair(const LanguageModel& model, const Recipe& recipe, const EvalCom
     FailUsage("{} is already pruned or fine-tuned; give the model it was made from, or leave --prune out",
               options.common.model);
   std::vector<std::string> known = VariantNames(recipe);
-  for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));
+  for (const std::string& directory : options.with) known.push_back(NameOfDirectory(directory));
   CheckNames(options.variants, known);
   CheckRecipe(model, recipe);
   CheckRemoval(model, recipe.prune, options.recipe.yes);
@@ -106,7 +106,7 @@ int Run(const EvalCommandOptions& options) {
     variants = repair.variants;
     paper = PaperSettingOf(model, selection.criterion, selection.removed);
   }
-  for (const std::string& directory : options.beside) {
+  for (const std::string& directory : options.with) {
     const std::string name = NameOfDirectory(directory);
     CheckNew(name, variants, "--with " + directory, "rename the directory");
     variants.push_back({name, name, model.WithSaved(directory)});
@@ -150,7 +150,7 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
          "of original, pruned, lra (or another correction's name), merged and the names of --with; the others are\n"
          "compared with the first (default: all)")
       ->delimiter(',');
-  app.add_option("--with", options->beside,
+  app.add_option("--with", options->with,
                  "directories that --save wrote, of plans for the same weights: each is scored too, as a variant with\n"
                  "the directory's name, over one copy of the weights")
       ->type_name("DIR")

@@ -151,7 +151,7 @@ std::vector<Training> Trainings(const FinetuneCommand& command, const LanguageMo
     training.settings.adapters = mode == kTrainable;
     training.save = command.save;
     fs::path& checkpoint = training.settings.checkpoint;
-    checkpoint = command.checkpoint.empty() ? CheckpointBeside(command.save) : fs::path(command.checkpoint);
+    checkpoint = command.checkpoint.empty() ? CheckpointFor(command.save) : fs::path(command.checkpoint);
     if (modes.size() == 1) continue;
     training.name = mode;
     training.save /= mode;
@@ -163,7 +163,7 @@ std::vector<Training> Trainings(const FinetuneCommand& command, const LanguageMo
 // The held-out text whose perplexity is measured before and after, or "".
 std::string HeldOutName(const FinetuneCommand& command, const LanguageModel& model) {
   if (!command.text.empty()) PullMissingTexts(command.text, command.common);
-  return TextBeside(command.text, model.Directory(), "heldout.txt");
+  return DefaultText(command.text, model.Directory(), "heldout.txt");
 }
 
 void PrintPaper(const FinetuneCommand& command, const LanguageModel& model) {
@@ -186,7 +186,7 @@ int Run(const FinetuneCommand& command) {
   const auto progress = command.common.MakeProgress();
   const bool first = command.common.processes->first();  // Only this process writes.
   // The text to learn from is what was named, or calibration.txt in the model's directory, as for `run`, or C4.
-  settings.text = TextBeside(command.calib, model.Directory(), "calibration.txt");
+  settings.text = DefaultText(command.calib, model.Directory(), "calibration.txt");
   if (settings.text.empty()) settings.text = "c4";
   PullMissingTexts(NamesIn(settings.text), command.common);
   if (!settings.validation_text.empty()) PullMissingTexts(settings.validation_text, command.common);
@@ -321,7 +321,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
          "--method", options->method,
          "lora: low-rank changes of projections; partial: whole blocks; adapters: the linear residual adapters\n"
          "alone; replacement: one block in the place of each run of removed blocks, trained on the squared\n"
-         "error of the stream behind the run")
+         "error of the stream after the run")
       ->capture_default_str();
   app.add_option(
       "--calib", options->calib,
@@ -371,10 +371,10 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       ->capture_default_str();
   app.add_flag("--keep-correction", options->settings.keep_correction,
                "replacement: keep what stands for a run already (of --correction joint, refit or lra), with the new\n"
-               "block behind it. The block's output projections begin at zero: training begins at the fit's error");
+               "block after it. The block's output projections begin at zero: training begins at the fit's error");
   app.add_option("--loss", options->loss,
                  "ce: cross entropy with the text; kl: divergence from the predictions of the original model, which\n"
-                 "runs beside over the same weights; both: half of each")
+                 "runs as well, over the same weights; both: half of each")
       ->capture_default_str();
   AddTrainingOptions(app, *options);
   app.add_option("--save", options->save, "write the result to this directory")->check(DirectoryOutput())->required();

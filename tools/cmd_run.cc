@@ -144,9 +144,9 @@ std::string RecoveryText(const RunOptions& options, const LanguageModel& model) 
   return options.recover_text;
 }
 
-// The file that keeps an interrupted recovery: beside the directory that is saved, or in the cache.
+// The file that keeps an interrupted recovery: next to the directory that is saved, or in the cache.
 fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repaired) {
-  if (!options.save.empty()) return CheckpointBeside(options.save);
+  if (!options.save.empty()) return CheckpointFor(options.save);
   return CacheFile(
       "recover",
       fmt::format("{} {} {} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(), options.recover,

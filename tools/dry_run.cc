@@ -224,7 +224,7 @@ std::vector<std::string> WaysToFit(const DryRun& run, const MainJob& job, const 
     const char* const option = "--calibration-mode independent";
     found = fits(independent, option) || (!found && fewer(independent, std::string(option) + " ")) || found;
   }
-  if (!OutlineOf(job).walked.empty()) {  // its fits are larger than those of adapters
+  if (!OutlineOf(job).sequential_inputs.empty()) {  // its fits are larger than those of adapters
     MainJob adapters = independent;
     adapters.recipe.correction = "lra";
     adapters.recipe.heal = Heal::kOff;
@@ -443,7 +443,7 @@ std::string TimeAhead(const DryRun& run, const LanguageModel& model, const RunTe
     if (const double seconds = plan.seconds[static_cast<size_t>(step)]; seconds >= plan.total() / 100)
       parts.push_back(fmt::format("{} {}", Name(step), Seconds(seconds)));
   // How many runs the removed blocks form is known when they are chosen, and a run is one fit.
-  const bool most = !outline.walked.empty() && outline.removed.empty();
+  const bool most = !outline.sequential_inputs.empty() && outline.removed.empty();
   std::string text =
       fmt::format("expected to take {} {}, at the speed of {} (measured just now): {}\n", most ? "at most" : "about",
                   Seconds(plan.total()), here.device, fmt::join(parts, ", "));

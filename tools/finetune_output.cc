@@ -82,7 +82,7 @@ TrainingDisplay::TrainingDisplay(bool quiet, const FinetuneSettings& settings)
 
 void TrainingDisplay::ShowPlan(const TrainingHistory& history, int64_t steps) {
   const auto done = static_cast<double>(history.steps()), all = static_cast<double>(steps);
-  double validations = 2;  // before the first step and behind the last
+  double validations = 2;  // before the first step and after the last
   if (validate_every_ >= 1) validations = 1 + std::ceil(all / validate_every_);
   if (validate_every_ > 0 && validate_every_ < 1) validations = 1 + std::min(all, std::ceil(1 / validate_every_));
   std::string text =

@@ -113,7 +113,7 @@ std::string DeviceLines() {
       lines += fmt::format("cuda:{}: {}, compute capability {}.{}, {} of {} of memory free\n", gpu, info.name,
                            info.major, info.minor, Scaled(static_cast<double>(info.free_bytes), "B"),
                            Scaled(static_cast<double>(info.memory_bytes), "B"));
-    } catch (const Error& error) {  // an old GPU beside others
+    } catch (const Error& error) {  // an old GPU among others
       lines += fmt::format("cuda:{}: {}\n", gpu, error.what());
     }
   }

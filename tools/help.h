@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The help of the commands: the options that people use first behind --help, and all options in groups behind
+// The help of the commands: the options that people use first under --help, and all options in groups under
 // --help-all.
 #pragma once
 

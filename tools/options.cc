@@ -164,13 +164,13 @@ LanguageModel CommonOptions::OpenLanguageModel() const {
   LanguageModel opened = LanguageModel::Open(model, settings);
   ReportShares(*opened.impl().model.weights, *processes, quiet);
   const DeferredTokenizer& tokenizer = opened.impl().model.tokenizer;
-  if (tokenizer && processes->first()) tokenizer.Hear(Tell);
+  if (tokenizer && processes->first()) tokenizer.ReportTo(Tell);
   const std::filesystem::path& directory = opened.Directory();
   if (lora.empty() && processes->first() && Exists(directory / kLoraConfig))
-    Tell(
-        fmt::format("{0} has a LoRA adapter of peft beside the model, which transformers applies by itself and shiftrt "
-                    "does not; --lora {0} applies it",
-                    directory.string()));
+    Tell(fmt::format(
+        "{0} has a LoRA adapter of peft next to the model, which transformers applies by itself and shiftrt "
+        "does not; --lora {0} applies it",
+        directory.string()));
   return opened;
 }
 

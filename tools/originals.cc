@@ -18,10 +18,10 @@ std::vector<ModelVariant> WithOriginal(const CommonOptions& variant, const std::
   options.model = name;
   options.lora.clear();
   const LanguageModel original = options.OpenLanguageModel();
-  return {{"original", "original", original}, BesideOriginal(variant, original)};
+  return {{"original", "original", original}, VariantOf(variant, original)};
 }
 
-ModelVariant BesideOriginal(const CommonOptions& variant, const LanguageModel& original) {
+ModelVariant VariantOf(const CommonOptions& variant, const LanguageModel& original) {
   const std::string label = NameOfDirectory(variant.model);
   const bool saved = variant.lora.empty() && original.HasSaved(variant.model);
   return {label, label, saved ? original.WithSaved(variant.model) : variant.OpenLanguageModel()};

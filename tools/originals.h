@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The original beside variants of it, for commands that compare them.
+// The original and variants of it, for commands that compare them.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ std::optional<LanguageModel> OriginalWithin(const LanguageModel& model);
 std::vector<ModelVariant> WithOriginal(const CommonOptions& variant, const std::string& name);
 
 // The variant of these options, over the original's weights if it was saved from a model of them.
-ModelVariant BesideOriginal(const CommonOptions& variant, const LanguageModel& original);
+ModelVariant VariantOf(const CommonOptions& variant, const LanguageModel& original);
 
 // Throws Error unless the tokenizers of both read the text alike, which a comparison token by token needs.
 void CheckReadAlike(const ModelVariant& original, const ModelVariant& variant, const std::string& text);

@@ -86,7 +86,7 @@ void AddModel(const std::string& option, const std::string& value, std::vector<N
   }
 }
 
-// True for the name of a file that belongs to a model. A directory may have reports beside them.
+// True for the name of a file that belongs to a model. A directory may have reports next to them.
 bool IsOfModel(const fs::path& file) {
   constexpr std::string_view kNames[] = {
       "README.md",           "adapter_config.json", "added_tokens.json",      "calibration.txt",
@@ -173,7 +173,7 @@ fs::path WholePath(const fs::path& path) {
 
 std::string NameOfDirectory(const fs::path& directory) { return WithName(directory).filename().string(); }
 
-fs::path CheckpointBeside(const fs::path& directory) { return WithName(directory).string() + ".checkpoint"; }
+fs::path CheckpointFor(const fs::path& directory) { return WithName(directory).string() + ".checkpoint"; }
 
 bool MayBeJournal(const fs::path& file) {
   constexpr size_t kDigits = 16;  // each line begins with a checksum of this length

@@ -25,8 +25,8 @@ std::filesystem::path WholePath(const std::filesystem::path& path);
 
 // Returns the name of a directory, also that of "out/" and ".".
 std::string NameOfDirectory(const std::filesystem::path& directory);
-// Returns the checkpoint of a training whose result is saved to `directory`: the file NAME.checkpoint beside it.
-std::filesystem::path CheckpointBeside(const std::filesystem::path& directory);
+// Returns the checkpoint of a training whose result is saved to `directory`: the file NAME.checkpoint next to it.
+std::filesystem::path CheckpointFor(const std::filesystem::path& directory);
 
 // False for a file in which a journal (runtime/checked_lines.h) would be taken up although it is something else: it has
 // no line whose checksum is right, nor the beginning of one. Throws Error if it cannot be read.

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kTokensBehindAnswer = 3;  // the end of the line, which may be tokens of its own
+constexpr int64_t kTokensAfterAnswer = 3;  // the end of the line, which may be tokens of its own
 
 // The right answers of a model to the items of a probe.
 int64_t RightAnswers(ModelRunner& runner, const LanguageModel& model, const ProbeItems& probe, int64_t batch,
@@ -28,9 +28,9 @@ int64_t RightAnswers(ModelRunner& runner, const LanguageModel& model, const Prob
     longest = std::max(longest, std::ssize(model.Encode(" " + item.answer)));
   }
   for (const std::vector<int32_t>& prompt : prompts)
-    longest = std::min(longest, model.Shape().max_positions - std::ssize(prompt) - kTokensBehindAnswer);
+    longest = std::min(longest, model.Shape().max_positions - std::ssize(prompt) - kTokensAfterAnswer);
   int64_t right = 0;
-  runner.GenerateMany(prompts, {.max_tokens = longest + kTokensBehindAnswer}, batch,
+  runner.GenerateMany(prompts, {.max_tokens = longest + kTokensAfterAnswer}, batch,
                       [&](size_t i, const Generation& reply) {
                         right += AnswersProbe(probe.probe, reply.text, probe.items[i].answer) ? 1 : 0;
                         progress.Advance(1);

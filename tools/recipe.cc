@@ -43,7 +43,7 @@ constexpr SettingHelp kHelp[] = {
      "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
      "block's output), first:W (first token of a sample) and massive:W (tokens with a massive activation)"},
     {"heal",
-     "fit projections of the kept blocks behind the first removed one again, towards the original stream:\n"
+     "fit projections of the kept blocks after the first removed one again, towards the original stream:\n"
      "down (the MLP's down projections), all (the attention's output projections too) or off"},
     {"span", "fit one adapter per run of neighbouring removed layers or halves, over the whole run"},
     {"gate", "drop each correction without which the loss on held-out calibration text is lower"},
@@ -56,7 +56,7 @@ constexpr SettingHelp kHelp[] = {
     {"quantize",
      "round the weights to types of fewer bits: MIXTURE[,nearest|importance|feedback][,before|after] or off.\n"
      "feedback makes each number good for the errors of those before it, on calibration text; before fits the\n"
-     "repair to the rounded blocks, if the correction fits in a walk, and after rounds the repaired model. The\n"
+     "repair to the rounded blocks, if the correction is fitted in sequence, and after rounds the repaired model. The\n"
      "mixtures are those of GGUF files:",
      MixturesHelp},
 };
@@ -85,7 +85,7 @@ RecipeWords DefaultWords() {
 
 void RecipeOptions::AddTo(CLI::App& app) {
   app.add_option("--recipe", named,
-                 "a named set of options; an option given beside it must have the same value (--prune is free):" +
+                 "a named set of options; an option given with it must have the same value (--prune is free):" +
                      NamedRecipesHelp());
   for (const SettingHelp& help : kHelp) given.emplace_back(help.field, AddSetting(help, words, app));
   for (const RecipeField& field : RecipeFields())  // --seed and --calib set the two others

@@ -34,8 +34,8 @@ std::vector<ComparedReply> RepliesOf(const ModelVariant& variant, const std::vec
 }
 
 std::optional<int64_t> FirstDifference(const std::vector<int32_t>& one, const std::vector<int32_t>& other) {
-  const auto [at, beside] = std::mismatch(one.begin(), one.end(), other.begin(), other.end());
-  if (at == one.end() && beside == other.end()) return std::nullopt;
+  const auto [at, other_at] = std::mismatch(one.begin(), one.end(), other.begin(), other.end());
+  if (at == one.end() && other_at == other.end()) return std::nullopt;
   return at - one.begin();
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The replies of variants to the same prompts beside those of the original, and how far the variants are from it there.
+// The replies of variants and of the original to the same prompts, and how far the variants are from it there.
 #pragma once
 
 #include <cstdint>

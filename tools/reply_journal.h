@@ -16,7 +16,7 @@ namespace shiftrt {
 
 class ReplyJournal {
  public:
-  // Reads the journal beside `file`, if there is one. Throws Error if it cannot be read or written.
+  // Reads the journal next to `file`, if there is one. Throws Error if it cannot be read or written.
   explicit ReplyJournal(const std::filesystem::path& file);
 
   // A key without spaces: a hash of a description of everything that a reply depends on.

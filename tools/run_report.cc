@@ -203,7 +203,7 @@ Chart ProjectionChart(const std::vector<std::vector<std::array<double, 2>>>& poi
 
 // The run's own criterion, whose scores are there, and others at the same amount that read weights alone: a page takes
 // no further pass over the calibration text.
-std::vector<Selection> ScoresBeside(const RunReport& report) {
+std::vector<Selection> ComparedScores(const RunReport& report) {
   const Selection& own = report.repair.report.selection;
   std::vector<PruneSpec> specs;
   for (const char* name : {"magnitude-l1", "magnitude-l2"})
@@ -260,7 +260,7 @@ Page RunPage(const RunReport& report, std::vector<Section> more) {
   continued.parts.emplace_back(std::move(texts));
   page.sections.push_back(std::move(continued));
   if (!found.cuts.empty()) page.sections.push_back(Cuts(found));
-  page.sections.push_back(Scores(ScoresBeside(report)));
+  page.sections.push_back(Scores(ComparedScores(report)));
   if (!found.trials.empty()) page.sections.push_back(Trials(found));
   if (!found.sites.empty()) page.sections.push_back(Sites(found.sites));
   if (!found.healed.empty() && (!found.healing || found.healing->kept)) page.sections.push_back(Healed(found.healed));

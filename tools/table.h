@@ -27,7 +27,7 @@ class Table {
 
 // "1.23 M", "4.5 GB": three digits and a power of 1000.
 std::string Scaled(double value, const char* unit);
-// Text behind a label: its first line behind a space, and the others below it, indented, because line ends matter in
+// Text after a label: its first line after a space, and the others below it, indented, because line ends matter in
 // code.
 std::string Indented(const std::string& text);
 // " ± 0.12", with so many digits; "" where there is no error, such as that of a mean over one item.

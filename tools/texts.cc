@@ -76,10 +76,10 @@ void RefuseSizes(const std::string& list) {
   }
 }
 
-std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file) {
+std::string DefaultText(const std::string& given, const std::filesystem::path& directory, const char* file) {
   if (!given.empty()) return given;
-  const auto beside = directory / file;
-  return std::filesystem::exists(beside) ? beside.string() : "";
+  const auto text = directory / file;
+  return std::filesystem::exists(text) ? text.string() : "";
 }
 
 void PullMissingTexts(const std::string& list, const CommonOptions& common) {
@@ -95,8 +95,8 @@ bool ShareText(const std::string& one, const std::string& other) {
   for (const std::string& name : TextsIn(one)) {
     const std::filesystem::path file = LookForText(name);
     if (file.empty()) continue;
-    for (const std::string& beside : TextsIn(other))
-      if (const std::filesystem::path found = LookForText(beside);
+    for (const std::string& known : TextsIn(other))
+      if (const std::filesystem::path found = LookForText(known);
           !found.empty() && std::filesystem::equivalent(file, found))
         return true;
   }
@@ -106,7 +106,7 @@ bool ShareText(const std::string& one, const std::string& other) {
 CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& model, const CommonOptions& common,
                                const std::string& by_default) {
   const std::string unnamed = by_default.empty() ? kCalibration : by_default;
-  const std::string text = TextBeside(given, model.Directory(), "calibration.txt");
+  const std::string text = DefaultText(given, model.Directory(), "calibration.txt");
   CalibrationSpec spec = ParseCalibration(text.empty() ? unnamed : text);
   if (!text.empty()) {
     PullMissingTexts(spec.source, common);
@@ -123,7 +123,7 @@ CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& mo
 
 HeldOutText OpenHeldOut(const HeldOutChoice& choice, const LanguageModel& model, HeldOutText samples,
                         const CommonOptions& common) {
-  std::string text = TextBeside(choice.given, model.Directory(), "heldout.txt");
+  std::string text = DefaultText(choice.given, model.Directory(), "heldout.txt");
   if (text.empty() && choice.wikitext && PullUnnamed(kHeldOut, common)) text = kHeldOut;
   if (!text.empty()) {
     common.processes->FirstBeforeOthers([&] { return PullMissingText(text, common.offline, common.quiet); });

@@ -22,10 +22,10 @@ namespace shiftrt {
 
 struct CommonOptions;
 
-// The help of an option whose text is learnt from, behind that of other texts.
+// The help of an option whose text is learnt from, after that of other texts.
 inline constexpr const char* kOwnTextHelp =
     "own or\nown:NAME|FILE is what the original model answers to Alpaca's instructions, or to these prompts. A share\n"
-    "may stand behind each text: own:alpaca:70%,c4:30%";
+    "may stand after each text: own:alpaca:70%,c4:30%";
 
 // Throws Error for a text in these lists (TextsIn) that is neither there nor known by name. A command calls it before
 // it looks for the texts that the user has not named, so that a mistyped name is the first thing that it reports.
@@ -33,7 +33,7 @@ void RefuseMissingTexts(std::initializer_list<std::string> lists);
 // Does the same where the model is to be pulled, so that a wrong name is said before the download.
 void RefuseMissingTextsBeforePull(const CommonOptions& common, std::initializer_list<std::string> lists);
 // Returns the text that the user named, or the file of this name in the model's directory, or "".
-std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file);
+std::string DefaultText(const std::string& given, const std::filesystem::path& directory, const char* file);
 // Throws UsageError for a text in the list of --calib of `finetune` that has a size, as `run` takes it (c4:64x512).
 void RefuseSizes(const std::string& list);
 // Pulls the texts of a list (TextsIn) that are known by name, are not there and may be pulled. Throws Error for one

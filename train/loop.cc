@@ -18,7 +18,7 @@ namespace shiftrt {
 namespace {
 
 // The values at the lowest validation loss. They are read and written once per validation at most, so that they lie in
-// a file (AllocateInFile) beside the checkpoint, or among the system's temporary files. They are moved in pieces,
+// a file (AllocateInFile) next to the checkpoint, or among the system's temporary files. They are moved in pieces,
 // because the pages of a file count as memory of the process while it uses them.
 class BestValues {
  public:

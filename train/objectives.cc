@@ -186,13 +186,13 @@ ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, 
 
 ReplacementObjective::ReplacementObjective(const Context& context, std::shared_ptr<const Weights> weights,
                                            GradientEngine& engine, std::vector<ReplacedRun> runs)
-    : engine_(engine), runs_(std::move(runs)), before_(runs_.size()), behind_(runs_.size()) {
+    : engine_(engine), runs_(std::move(runs)), before_(runs_.size()), after_(runs_.size()) {
   std::vector<Tap> taps;
   for (size_t i = 0; i < runs_.size(); ++i) {
     taps.push_back(
         {runs_[i].input, TapPoint::kInput, [this, i](const Rows& rows, const Batch&) { before_[i].Set(rows); }});
     taps.push_back(
-        {runs_[i].last, TapPoint::kOutput, [this, i](const Rows& rows, const Batch&) { behind_[i].Set(rows); }});
+        {runs_[i].last, TapPoint::kOutput, [this, i](const Rows& rows, const Batch&) { after_[i].Set(rows); }});
   }
   const DepthPlan original = DepthPlan::Original(weights->config.layers);
   original_ = std::make_unique<Decoder>(context, std::move(weights), original, std::move(taps));
@@ -221,7 +221,7 @@ LossSum ReplacementObjective::Pass(const Batch& batch, double scale) {
     engine_.Forward(runs_[i].stage, batch, output);
     {
       DeviceMemory target_copy;
-      ops.Copy(ops.Here(behind_[i].rows(), target_copy), gradient);
+      ops.Copy(ops.Here(after_[i].rows(), target_copy), gradient);
     }
     ops.Scale(-1, gradient);
     ops.AddTo(output, gradient);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The objectives: the loss on text, with the original model as a teacher or without; and the squared error of
-// the stream behind a run of removed blocks.
+// the stream after a run of removed blocks.
 #pragma once
 
 #include <map>
@@ -25,7 +25,7 @@ struct LossMix {
 class LanguageObjective : public Objective {
  public:
   // `parameters`: where the engine finds values and adds gradients; both outlive the object. A loss with a divergence
-  // needs the teacher's plan over the same weights. The teacher's pass also gives the stream behind the leading blocks
+  // needs the teacher's plan over the same weights. The teacher's pass also gives the stream after the leading blocks
   // that the engine's plan has in common with it and that are not trained, so that these run once.
   LanguageObjective(const Context& context, const std::shared_ptr<const Weights>& weights, GradientEngine& engine,
                     TrainedParameters parameters, TrainingLoss loss, const DepthPlan& teacher);
@@ -38,7 +38,7 @@ class LanguageObjective : public Objective {
  private:
   // The teacher's streams over a batch.
   struct Streams {
-    KeptRows shared;  // behind the blocks that both models share, if there are some
+    KeptRows shared;  // after the blocks that both models share, if there are some
     Rows shared_rows, last;
     KeptRows kept;  // the memory of `last`, where that outlives the teacher's next pass
   };
@@ -73,13 +73,13 @@ struct ReplacementPlan {
   std::vector<ReplacedRun> runs;
 };
 // The plan with a copy of its first block, or of that block's MLP half, where each run of removed layers was, in place
-// of the adapters there (Chen et al., "LLM-Streamline", 2024). With the correction kept: behind the adapters and, where
+// of the adapters there (Chen et al., "LLM-Streamline", 2024). With the correction kept: after the adapters and, where
 // the block before the run has tensors of its own, with that block as part of what stands for the run; the output
 // projections of the copy begin at zero. Throws UsageError where no layer is removed, where half a block runs, where
 // `weights` lack the removed layers, and where a run has no correction that could be kept.
 ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, Halves halves, bool keep_correction);
 
-// The mean squared error per element of the stream behind each run, where the stages that stand for it read the
+// The mean squared error per element of the stream after each run, where the stages that stand for it read the
 // original model's stream; the mean over tokens and runs.
 class ReplacementObjective : public Objective {
  public:
@@ -99,8 +99,8 @@ class ReplacementObjective : public Objective {
 
   GradientEngine& engine_;
   std::vector<ReplacedRun> runs_;
-  std::vector<KeptRows> before_, behind_;  // streams of the original model, per run
-  std::unique_ptr<Decoder> original_;      // its taps fill them
+  std::vector<KeptRows> before_, after_;  // streams of the original model, per run
+  std::unique_ptr<Decoder> original_;     // its taps fill them
   DeviceMemory input_, output_, gradient_;
   int64_t capacity_ = 0;
 };

@@ -103,7 +103,7 @@ class Sequences {
   }
   int64_t cut() const { return cut_; }
   int64_t left_out() const { return left_out_; }
-  int64_t left_beside() const { return left_beside_; }  // tokens of documents of which enough was taken
+  int64_t left_over() const { return left_over_; }  // tokens of documents of which enough was taken
 
   // Adds the next `count` sequences, or all that are left where `count` is negative; returns how many. What is left of
   // a document whose beginning is taken is never taken: the next call is for another purpose.
@@ -195,7 +195,7 @@ class Sequences {
       to.Add(sequence, first_target);
       left = left.subspan(sequence.size());
     }
-    if (left.size() > 1) left_beside_ += std::ssize(left);
+    if (left.size() > 1) left_over_ += std::ssize(left);
     return true;
   }
 
@@ -205,7 +205,7 @@ class Sequences {
   std::vector<Documents::InOrder> readers_;  // one for the documents of each source
   std::vector<int64_t> first_ = {0};  // the first place of each source in the order before it is shuffled; and the end
   std::vector<int64_t> order_;
-  int64_t next_ = 0, cut_ = 0, left_out_ = 0, left_beside_ = 0;
+  int64_t next_ = 0, cut_ = 0, left_out_ = 0, left_over_ = 0;
 };
 
 std::string HashOf(const TrainingText& text) {
@@ -251,10 +251,10 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
   }
   const int64_t wanted = settings.samples > 0 ? settings.samples : -1;
   const int64_t taken = sequences.Take(wanted, texts.training);
-  Check(taken > 0, "{}: no sequence with a token to predict is left beside the {} for validation; give a longer text",
+  Check(taken > 0, "{}: no sequence with a token to predict is left besides the {} for validation; give a longer text",
         sequences.paths(), texts.validation.sequences());
   if (taken < settings.samples)
-    FailUsage(Field("samples"), "{}: {} sequences to learn from, beside {} for validation, and {} are asked for",
+    FailUsage(Field("samples"), "{}: {} sequences to learn from, besides {} for validation, and {} are asked for",
               sequences.paths(), taken, texts.validation.sequences(), settings.samples);
 
   texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.names(), taken, settings.length);
@@ -272,8 +272,8 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
   if (sequences.cut() > 0) texts.accounting += fmt::format("; {} cut", sequences.cut());
   if (sequences.left_out() > 0)
     texts.accounting += fmt::format("; {} left out, with no token to predict", sequences.left_out());
-  if (sequences.left_beside() > 0)
-    texts.accounting += fmt::format("; {} tokens of partly taken documents left out", sequences.left_beside());
+  if (sequences.left_over() > 0)
+    texts.accounting += fmt::format("; {} tokens of partly taken documents left out", sequences.left_over());
   texts.hash = HashHex(HashOf(texts.training) + HashOf(texts.validation));
   return texts;
 }

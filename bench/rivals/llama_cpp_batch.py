@@ -64,7 +64,7 @@ class Sequences:
         self.lib.llama_memory_clear.argtypes = [ctypes.c_void_p, ctypes.c_bool]
 
     def decode(self, places):
-        """Appends tokens at (sequence, position), and computes the logits behind those that end their sequence's list."""
+        """Appends tokens at (sequence, position), and computes the logits after those that end their sequence's list."""
         batch = self.batch
         for i, (sequence, position, scored) in enumerate(places):
             batch.token[i], batch.pos[i] = self.tokens[sequence][position], position

@@ -25,7 +25,7 @@ What of the code runs, and what is adapted from outside its files:
                   own). Its forward pass needs Meta's `llama` package, fairscale and CUDA: the streams come from
                   transformers. Same as --prune bi.
   llm-streamline  get_cosine_similarity, with the first samples in place of random ones. Same as --prune streamline, but for
-                  windows that end behind the last block, where transformers' stream has passed the final norm. Its trained
+                  windows that end after the last block, where transformers' stream has passed the final norm. Its trained
                   replacement is not run: it downloads SlimPajama-6B, and its call of a decoder layer needs transformers
                   before 4.48.
   sleb            sleb(), whole, without its evaluation. The device "cuda:0" becomes the CPU, the text is given, and hooks
@@ -38,7 +38,7 @@ What of the code runs, and what is adapted from outside its files:
   linearpatch     get_pruned_layer_with_cosine, get_scale_params and the patch matrix of LinearPatch. It divides by 128
                   samples whatever it is given, so that it gets 128 shorter ones. float16 becomes float32, and the patch is
                   applied by a hook of ours, because its own expects tuples from decoder layers and returns float16. Its
-                  criterion takes cosines per channel over tokens, and windows that begin behind block 0 and end before the
+                  criterion takes cosines per channel over tokens, and windows that begin after block 0 and end before the
                   last block, so that it need not choose what --prune streamline does. The patch is that of --correction
                   linearpatch. Its distillation needs CUDA and is not run.
 

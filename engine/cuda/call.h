@@ -34,7 +34,7 @@ struct Step {
   const gpu::PackedSequence* sequences = nullptr;
   int64_t sequence_count = 0, longest = 0;
   int64_t longest_keys = 0;  // no query will see more
-  // The rows of keys that branches have in one piece with their own; they stand behind the call's.
+  // The rows of keys that branches have in one piece with their own; they stand after the call's.
   const int32_t* joined_rows = nullptr;
   int64_t joined_count = 0;
 };

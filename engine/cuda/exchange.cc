@@ -18,17 +18,18 @@ using gpu::DeviceBuffer;
 using gpu::PeerCommunicator;
 using gpu::Transfer;
 
-// Carries the transfers of a round.
-class Carrier {
+// Exchanges the data of a round.
+class Transport {
  public:
-  virtual ~Carrier() = default;
-  virtual void Carry(gpu::Stream stream, const std::vector<Transfer>& sent, const std::vector<Transfer>& received) = 0;
+  virtual ~Transport() = default;
+  virtual void Exchange(gpu::Stream stream, const std::vector<Transfer>& sent,
+                        const std::vector<Transfer>& received) = 0;
 };
 
-class ByNccl : public Carrier {
+class ByNccl : public Transport {
  public:
   explicit ByNccl(std::shared_ptr<PeerCommunicator> peers) : peers_(std::move(peers)) {}
-  void Carry(gpu::Stream stream, const std::vector<Transfer>& sent, const std::vector<Transfer>& received) override {
+  void Exchange(gpu::Stream stream, const std::vector<Transfer>& sent, const std::vector<Transfer>& received) override {
     peers_->Exchange(stream, sent, received);
   }
 
@@ -36,10 +37,10 @@ class ByNccl : public Carrier {
   std::shared_ptr<PeerCommunicator> peers_;
 };
 
-class ThroughTheHost : public Carrier {
+class ThroughTheHost : public Transport {
  public:
   explicit ThroughTheHost(Processes& processes) : processes_(processes), channel_(processes.NewChannel()) {}
-  void Carry(gpu::Stream stream, const std::vector<Transfer>& sent, const std::vector<Transfer>& received) override {
+  void Exchange(gpu::Stream stream, const std::vector<Transfer>& sent, const std::vector<Transfer>& received) override {
     for (const Transfer& one : sent) {
       Bytes message(SizeInBytes(one));
       gpu::CopyToHost(stream, message.data(), one.data, std::ssize(message));
@@ -62,8 +63,8 @@ class ThroughTheHost : public Carrier {
 
 class GpuRowExchange : public RowExchange {
  public:
-  GpuRowExchange(Processes& processes, std::shared_ptr<const StreamRows> rows, std::unique_ptr<Carrier> carrier)
-      : processes_(processes), rows_(std::move(rows)), carrier_(std::move(carrier)) {}
+  GpuRowExchange(Processes& processes, std::shared_ptr<const StreamRows> rows, std::unique_ptr<Transport> transport)
+      : processes_(processes), rows_(std::move(rows)), transport_(std::move(transport)) {}
 
   void Send(int to, const Rows& rows) override {
     Check(rows.device() == rows_, "rows of another stream than the exchange is of");
@@ -86,13 +87,13 @@ class GpuRowExchange : public RowExchange {
     WithMemoryForBatch(processes_, [&] {
       if (const auto lacking = std::exchange(lacking_, {})) throw OutOfMemory(*lacking);
     });
-    carrier_->Carry(rows_->stream(), sent, received);
+    transport_->Exchange(rows_->stream(), sent, received);
   }
 
  private:
   Processes& processes_;
   std::shared_ptr<const StreamRows> rows_;
-  std::unique_ptr<Carrier> carrier_;
+  std::unique_ptr<Transport> transport_;
   std::vector<Transfer> sent_, received_;
   std::deque<DeviceBuffer<float>> buffers_;  // they keep their memory from round to round
   size_t used_ = 0;
@@ -117,14 +118,14 @@ bool HasNcclEverywhere(Processes& processes, int gpu) {
 std::unique_ptr<RowExchange> MakeRowExchange(const Context& context, std::shared_ptr<const StreamRows> rows) {
   Processes& processes = *context.processes;
   const int gpu = rows->gpu();
-  std::unique_ptr<Carrier> carrier;
+  std::unique_ptr<Transport> transport;
   if (HasNcclEverywhere(processes, gpu)) {
-    carrier = std::make_unique<ByNccl>(context.device_copies->Get<PeerCommunicator>(
+    transport = std::make_unique<ByNccl>(context.device_copies->Get<PeerCommunicator>(
         context.processes, gpu, [&] { return std::make_shared<PeerCommunicator>(gpu, processes); }));
   } else {
-    carrier = std::make_unique<ThroughTheHost>(processes);
+    transport = std::make_unique<ThroughTheHost>(processes);
   }
-  return std::make_unique<GpuRowExchange>(processes, std::move(rows), std::move(carrier));
+  return std::make_unique<GpuRowExchange>(processes, std::move(rows), std::move(transport));
 }
 
 }  // namespace shiftrt

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows between the GPUs of several processes (engine/exchanged_tally.h).
+// Rows between the GPUs of several processes (engine/exchanged_collector.h).
 #pragma once
 
 #include <memory>
 
 #include "engine/cuda/rows.h"
-#include "engine/exchanged_tally.h"
+#include "engine/exchanged_collector.h"
 #include "runtime/context.h"
 
 namespace shiftrt {

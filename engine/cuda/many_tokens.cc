@@ -57,10 +57,10 @@ void ManyTokens::Attend(const BlockStage& block, int64_t slot) {
 void ManyTokens::JoinBranches(const KeysValues& kv) {
   if (s_.step().joined_count == 0) return;
   const int64_t width = s_.config().kv_dim(),
-                behind = s_.step().count * width * static_cast<int64_t>(SizeOf(s_.dtype()));
+                after = s_.step().count * width * static_cast<int64_t>(SizeOf(s_.dtype()));
   for (const DeviceArray& rows : {kv.keys, kv.values})
     gpu::GatherRows(s_.stream(), s_.step().joined_rows, {rows, s_.step().count, width},
-                    {{static_cast<std::byte*>(rows.data) + behind, s_.dtype()}, s_.step().joined_count, width});
+                    {{static_cast<std::byte*>(rows.data) + after, s_.dtype()}, s_.step().joined_count, width});
 }
 
 void ManyTokens::Gate(const BlockStage& block) {
@@ -103,7 +103,7 @@ void ManyTokens::Finish(const BlockStage& block, Halves half) {
   const DeviceHalf& w = s_.HalfOf(block, half);
   const bool mlp = half == Halves::kMlp, plain = s_.spec().PlainUpdates(), at_once = plain && !s_.tapped();
   const int64_t inputs = mlp ? s_.config().intermediate : s_.config().query_dim();
-  const MatrixView<float> h = Settled();  // in the MLP of a parallel block the attention's is still pending
+  const MatrixView<float> h = WithPending();  // in the MLP of a parallel block the attention's is still pending
   float* const to = at_once ? h.data : s_.Hidden(mlp ? CudaArray::kMlpUpdate : CudaArray::kAttentionUpdate).data;
   s_.products().MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs, s_.dtype()),
                         .w = {w.last.data(), s_.dtype()},
@@ -119,7 +119,7 @@ void ManyTokens::Finish(const BlockStage& block, Halves half) {
 // Nothing taps what an adapter adds, so factors add it to the stream at once. A full map reads all of the stream.
 void ManyTokens::Adapter(const AdapterStage& adapter) {
   const DeviceLra& lra = s_.AdapterOf(adapter);
-  const MatrixView<float> h = Settled();
+  const MatrixView<float> h = WithPending();
   // to (tokens, n) = (to +) from (tokens, k) times a weight (n, k), transposed; all in float32.
   const auto multiply = [&](float* from, const DeviceBuffer<float>& w, int64_t n, int64_t k, float* to) {
     s_.products().MatMul({.x = DeviceArray{from, DType::kFloat32},
@@ -143,7 +143,7 @@ void ManyTokens::Adapter(const AdapterStage& adapter) {
   }
 }
 
-MatrixView<float> ManyTokens::Settled() {
+MatrixView<float> ManyTokens::WithPending() {
   const MatrixView<float> h = s_.Hidden(CudaArray::kResidual);
   if (pending_.update != nullptr || pending_.bias != nullptr)
     gpu::AddRows(s_.stream(), {pending_.update, h.rows, h.cols}, h, pending_.bias);
@@ -151,7 +151,7 @@ MatrixView<float> ManyTokens::Settled() {
   return h;
 }
 
-Rows ManyTokens::Stream() { return s_.rows()->Of(Settled()); }
+Rows ManyTokens::Stream() { return s_.rows()->Of(WithPending()); }
 
 // The bias of a plain update is added to the stream apart, and so is not in the array that the next norm reads.
 Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
@@ -188,6 +188,6 @@ Rows ManyTokens::Heads() { return Widened(CudaArray::kAttended, s_.config().quer
 
 Rows ManyTokens::Activation() { return Widened(CudaArray::kActivation, s_.config().intermediate); }
 
-void ManyTokens::Choose() { s_.Choose(Settled().row(s_.step().count - 1)); }
+void ManyTokens::Choose() { s_.Choose(WithPending().row(s_.step().count - 1)); }
 
 }  // namespace shiftrt

@@ -32,7 +32,7 @@ class ManyTokens : public Layers, private Block {
   gpu::DeviceArray InputOf(const BlockStage& block, Halves half);
   void JoinBranches(const KeysValues& kv);
   // The stream with everything added that was pending.
-  MatrixView<float> Settled();
+  MatrixView<float> WithPending();
   // Rows of the weights' type as float32: a copy where that is another type.
   Rows Widened(CudaArray rows, int64_t width);
 

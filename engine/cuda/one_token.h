@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers for one decoded token that continues a cache, and the steps of their blocks: matrix-vector products fused
-// with what surrounds them, so that the norm in front of a half is usually a part of the product that reads it. The
+// with what surrounds them, so that the norm before a half is usually a part of the product that reads it. The
 // stream stays in place: every product but a full adapter's reads it and adds to it. The launches are the same for
 // every token, so that they can be recorded; nothing can be tapped.
 #pragma once

@@ -26,7 +26,7 @@ void DeviceOperands::Place(const TensorView& tensor, ConstDeviceArray at) {
   if (!tensor.empty()) placed_[tensor.data] = at;
 }
 
-// Matrices lie one below the other and vectors one behind the other, as engine/cuda/weights.h joins them.
+// Matrices lie one below the other and vectors one after the other, as engine/cuda/weights.h joins them.
 void DeviceOperands::PlaceAttention(int64_t layer) {
   const BlockWeights& block = weights_->blocks[layer];
   const DeviceAttention& half = device_->Attention(*weights_, layer);

@@ -162,7 +162,7 @@ class CudaOps : public Ops {
     if (rows.empty() || !Narrows({x.cols})) return x;
     return {x, static_cast<BFloat16*>(rounded_.For(stream_, x, dtype_).data)};
   }
-  // Rows that the kernel launched next writes: no copy of them is valid behind it.
+  // Rows that the kernel launched next writes: no copy of them is valid after it.
   MatrixView<float> Written(DeviceMatrix<float> x) {
     rounded_.Written(x.on_gpu());
     return x.on_gpu();

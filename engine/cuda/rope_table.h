@@ -10,7 +10,7 @@
 
 namespace shiftrt {
 
-// One row for each position; with long factors, these follow behind rows for the positions of short sequences.
+// One row for each position; with long factors, these follow the rows for the positions of short sequences.
 class GrowingRopeTable {
  public:
   GrowingRopeTable(gpu::Stream stream, const RopeSpec& spec, int64_t head_dim)

@@ -50,7 +50,7 @@ DeviceBuffer<std::byte> Join(gpu::Stream stream, gpu::Uploader& uploader,
   return joined;
 }
 
-// Vectors one behind the other, widened; nothing where all are absent, zeros where one is.
+// Vectors one after the other, widened; nothing where all are absent, zeros where one is.
 DeviceBuffer<float> JoinWide(gpu::Stream stream, std::initializer_list<std::pair<const TensorView*, int64_t>> parts) {
   std::vector<float> joined;
   bool any = false;
@@ -80,7 +80,7 @@ DeviceNorm NormWithBias(gpu::Stream stream, const ModelConfig& config, const Ten
   return norm;
 }
 
-// The norm in front of a half.
+// The norm before a half.
 DeviceNorm InputNorm(gpu::Stream stream, const ModelConfig& config, const BlockWeights& from, const TensorView& weight,
                      const TensorView& bias) {
   return config.block.shared_norm ? NormWithBias(stream, config, from.shared_norm, from.shared_norm_bias)

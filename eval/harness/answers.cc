@@ -36,7 +36,7 @@ std::string Normal(std::string_view text) {
   for (const char c : text)
     if (c != ',' && c != '$') kept += c;
   if (const size_t hashes = kept.rfind(kHashes); hashes != std::string::npos) kept.erase(0, hashes + kHashes.size());
-  // A "$" of Python's expressions also matches in front of a final line end.
+  // A "$" of Python's expressions also matches before a final line end.
   const size_t line = kept.ends_with('\n') ? 1 : 0;
   if (kept.size() > line && kept[kept.size() - line - 1] == '.') kept.erase(kept.size() - line - 1, 1);
   return AsciiLower(kept);
@@ -44,7 +44,7 @@ std::string Normal(std::string_view text) {
 
 }  // namespace
 
-std::string NumberBehindHashes(std::string_view reply) {
+std::string NumberAfterHashes(std::string_view reply) {
   for (size_t at = reply.find(kHashes); at != std::string_view::npos; at = reply.find(kHashes, at + 1)) {
     const size_t begin = at + kHashes.size();
     const size_t sign = begin < reply.size() && reply[begin] == '-' ? 1 : 0;

@@ -10,8 +10,8 @@ namespace shiftrt {
 // The text that stands for a number where a reply has none.
 inline constexpr const char* kNoNumber = "[invalid]";
 
-// The number behind the first "#### ", as the filter strict-match has it: the first match of "#### (\-?[0-9\.\,]+)".
-std::string NumberBehindHashes(std::string_view reply);
+// The number after the first "#### ", as the filter strict-match has it: the first match of "#### (\-?[0-9\.\,]+)".
+std::string NumberAfterHashes(std::string_view reply);
 // The last number, as the filter flexible-extract has it: the last match of "(-?[$0-9.,]{2,})|(-?[0-9]+)".
 std::string LastNumber(std::string_view reply);
 

@@ -9,7 +9,7 @@ namespace shiftrt {
 
 struct Python {
   std::string executable;
-  // The files and directories that it reads beside those of the system (/usr, /lib): its libraries.
+  // The files and directories that it reads besides those of the system (/usr, /lib): its libraries.
   std::vector<std::string> libraries;
 };
 

@@ -6,15 +6,15 @@ namespace shiftrt {
 
 namespace {
 
-// The answer is a derivation, and behind "#### " the number.
+// The answer is a derivation, and after "#### " the number.
 Example ReadGsm8k(const Row& row) {
   const std::string& answer = row.Text("answer");
-  row.Require(answer.find("#### ") != std::string::npos, "column answer has no \"#### \" in front of a number");
+  row.Require(answer.find("#### ") != std::string::npos, "column answer has no \"#### \" before a number");
   return {.contexts = {"Question: " + row.Text("question") + "\nAnswer:"}, .answers = {answer}};
 }
 
 bool IsRight(std::string_view metric, std::string_view reply, std::string_view answer) {
-  return SameNumber(metric == "strict-match" ? NumberBehindHashes(reply) : LastNumber(reply), answer);
+  return SameNumber(metric == "strict-match" ? NumberAfterHashes(reply) : LastNumber(reply), answer);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ bool IsIdentifier(const std::string& name) {
 }
 
 // A row is the beginning of a function, its name, and the text of a function `check` that tests it. The answer is the
-// end of the program behind the reply.
+// end of the program after the reply.
 Example ReadHumanEval(const Row& row) {
   const std::string &prompt = row.Text("prompt"), &name = row.Text("entry_point"), &test = row.Text("test");
   row.Require(IsIdentifier(name), "column entry_point is \"{}\", expected the name of a function", name);

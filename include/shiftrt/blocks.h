@@ -60,7 +60,7 @@ struct BlockPart {
   }
   /// \return its first place
   constexpr int64_t begin() const { return 2 * layer + (RunsAttention(halves) ? 0 : 1); }
-  /// \return the place behind its last
+  /// \return the place after its last
   constexpr int64_t end() const { return 2 * layer + (RunsMlp(halves) ? 2 : 1); }
 
   /// \return whether both are the same part

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// Variants of one model beside each other: perplexity, size, speed, a continuation of a prompt, and how far their
+/// Variants of one model side by side: perplexity, size, speed, a continuation of a prompt, and how far their
 /// residual streams are from each other.
 #pragma once
 

@@ -232,7 +232,7 @@ struct ScoredSequence {
   int64_t scored = 0;                ///< the last so many are scored, each given all before it; at least 1
 };
 
-/// A text and what is scored behind it.
+/// A text and what is scored after it.
 struct Continuation {
   std::string context = {};  ///< may be empty: then the beginning- or end-of-sequence token stands for it
   std::string text = {};     ///< the scored text; blanks at the end of the context become its first

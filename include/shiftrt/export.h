@@ -61,7 +61,7 @@ void CheckExport(const std::string& format, const std::filesystem::path& output)
 ///     names the reason and the formats that can)
 void CheckExport(const LanguageModel& model, const ExportSettings& settings, bool parts = false);
 
-/// Writes a model into a new or empty directory: under a temporary name beside it, read back and compared, then
+/// Writes a model into a new or empty directory: under a temporary name next to it, read back and compared, then
 /// renamed. If anything fails, nothing is left.
 /// \param model the model
 /// \param output the directory

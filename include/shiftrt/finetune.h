@@ -90,7 +90,7 @@ struct TrainingHistory {
   /// \return steps done
   int64_t steps() const { return static_cast<int64_t>(losses.size()); }
   /// \param first a step
-  /// \param last the step behind the last one
+  /// \param last the step after the last one
   /// \return the mean of their losses
   double MeanLoss(int64_t first, int64_t last) const;
   /// \return the step of the lowest validation loss, the first one of equals; there must be one
@@ -120,13 +120,13 @@ struct FinetuneSettings {
   bool adapters = false;                            ///< train the adapters too
   TrainingLoss loss = TrainingLoss::kCrossEntropy;  ///< not of kReplacement, which minimises the stream's error
   Halves replacement = Halves::kBoth;               ///< for kReplacement: a whole block, or kMlp
-  /// For kReplacement: keeps the correction that stands for a run already, with the new block behind it.
+  /// For kReplacement: keeps the correction that stands for a run already, with the new block after it.
   bool keep_correction = false;
 
   /// Text to learn from, as CalibrationSpec::source, or several with commas between them, whose documents are mixed. A
-  /// share of the tokens may stand behind each ("c4:30%"). "own:PROMPTS" is what the original model answers to prompts,
+  /// share of the tokens may stand after each ("c4:30%"). "own:PROMPTS" is what the original model answers to prompts,
   /// one per line of a text file or document of another; "own" alone answers the instructions of Alpaca. Empty:
-  /// calibration.txt beside the model.
+  /// calibration.txt next to the model.
   TextName text = {};
   /// A directory that keeps the answers of own texts, from which they are taken again; empty: they are not kept.
   std::filesystem::path answers = {};
@@ -149,7 +149,7 @@ struct FinetuneSettings {
   int64_t batch = 8;           ///< sequences per step
   int64_t pass_tokens = 2048;  ///< tokens that pass through the model together
   /// Learning rate of AdamW; 0: DefaultRate() of the method, and of kAdapters and kPartial for the adapters and the
-  /// head that are trained beside it.
+  /// head that are trained with it.
   double rate = 0;
   Decay decay = Decay::kLinear;  ///< how it falls
   double warmup = 0.03;          ///< steps over which the rate rises; below 1: a share of the whole training
@@ -188,8 +188,8 @@ struct TrainingOutline {
   std::string trained = {};     ///< how many parameters are trained
   int64_t steps = 0;            ///< steps to do; 0: as many as a budget in seconds has time for
   double rate = 0;              ///< learning rate after the warm-up, of what the method trains
-  double adapter_rate = 0;      ///< the same for adapters that are trained beside it
-  double head_rate = 0;         ///< the same for a head that is trained beside it
+  double adapter_rate = 0;      ///< the same for adapters that are trained with it
+  double head_rate = 0;         ///< the same for a head that is trained with it
 };
 
 /// Calls during a training, on the thread that called Finetune(). Each may be empty. An exception stops the training

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /// \file
-/// A recipe says what to remove from a model and how to repair it. Each setting has a type, and beside the type a
+/// A recipe says what to remove from a model and how to repair it. Each setting has a type, and with the type a
 /// parser of the words that the command line takes; docs/dev/method.md explains them.
 #pragma once
 
@@ -132,7 +132,7 @@ enum class Calibration {
   kAuto,         ///< "auto": kDrift where that can be fitted, and else kIndependent
   kIndependent,  ///< "independent": all sites on one pass of the original model, as in the paper
   kSequential,   ///< "sequential": on the corrected stream, towards what the site's own blocks add to it
-  kDrift,        ///< "drift": on the corrected stream, towards the original stream behind the site
+  kDrift,        ///< "drift": on the corrected stream, towards the original stream after the site
 };
 /// \param text "auto", "independent", "sequential" or "drift"
 /// \return the mode
@@ -160,7 +160,7 @@ TokenWeights ParseTokenWeights(const std::string& text);
 /// \return their words
 std::string Format(const TokenWeights& weights);
 
-/// Projections of the kept blocks behind the first removed one that are fitted again.
+/// Projections of the kept blocks after the first removed one that are fitted again.
 enum class Heal {
   kOff,   ///< "off": none
   kDown,  ///< "down": the down projections of the MLPs
@@ -272,7 +272,7 @@ struct Recipe {
   Merge merge = Merge::kOff;               ///< how neighbouring adapters become one
   QuantiseSpec quantise = {};              ///< the types of fewer bits to which the weights are rounded
   uint64_t seed = 0;                       ///< seed of the choice of samples, and of criteria that draw random numbers
-  /// Calibration text; without a source the file calibration.txt beside the model.
+  /// Calibration text; without a source the file calibration.txt next to the model.
   CalibrationSpec text = {};
   GramFiles gram = {};  ///< files of the sums over that text
 };

@@ -149,7 +149,7 @@ class ModelRunner {
   /// \throws UsageError for a buffer of another size; Error for a sequence that is too long, or a token id that does
   ///     not exist; OutOfMemory
   void Logits(std::span<const int32_t> tokens, std::span<float> logits);
-  /// The residual stream of a sequence before each block that runs, and behind the last.
+  /// The residual stream of a sequence before each block that runs, and after the last.
   /// \param tokens token ids, at least one
   /// \param on_stream called with the layer of the original model, and with (tokens, ModelShape::hidden) floats that
   ///     are valid during the call; at last with ModelShape::layers and the stream that the final norm reads

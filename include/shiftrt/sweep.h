@@ -87,7 +87,7 @@ std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows);
 
 /// The texts and suites of a sweep, and what it reports.
 struct SweepSettings {
-  /// Calibration text; without a source the file calibration.txt beside the model. SweepAxes::samples decides how many
+  /// Calibration text; without a source the file calibration.txt next to the model. SweepAxes::samples decides how many
   /// samples are read.
   CalibrationSpec calibration = {};
   HeldOutText heldout = {};       ///< the text of the perplexity

@@ -35,7 +35,7 @@ class ModelTokenizer {
   /// \throws Error for an id outside the vocabulary of the tokenizer
   std::string Piece(int32_t token) const;
 
-  /// \return what the tokenizer's files say and is done in another way, such as an end token behind a text, which is
+  /// \return what the tokenizer's files say and is done in another way, such as an end token after a text, which is
   ///   left out: whole sentences for the user, each of which names its file
   std::vector<std::string> Notes() const;
 

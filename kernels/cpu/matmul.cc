@@ -116,7 +116,7 @@ struct LowRankTerm {
   MatrixView<float> inner;
 };
 
-// Rows of a left operand as panels of tile_rows rows, one after the other: `depth` elements of k, and behind those of
+// Rows of a left operand as panels of tile_rows rows, one after the other: `depth` elements of k, and after those of
 // the last block the `tail` elements of a low-rank term.
 struct LeftPanels {
   const BlockProduct& product;
@@ -129,7 +129,7 @@ struct LeftPanels {
 };
 
 // Adds the product of packed rows (first panel to last) with the elements from k0 on of `down` to the rows of `inner`.
-// If they are the last, the rows are scaled and packed behind the others.
+// If they are the last, the rows are scaled and packed after the others.
 template <typename Right>
 void AddInner(const LowRankTerm<Right>& low, const LeftPanels& panels, int64_t first, int64_t last, int64_t k0,
               MatrixView<float> inner) {

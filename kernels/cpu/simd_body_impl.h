@@ -48,7 +48,7 @@ int64_t PackPairsTransposed(const BFloat16* w, int64_t stride, int64_t rows, int
 }
 
 // out[k * kRows + i] = w[i * stride + k] for k < depth and i < kRows, zero from row `rows` on. Squares of kWidth x
-// kWidth are transposed in registers; the elements behind the last square are copied one by one.
+// kWidth are transposed in registers; the elements after the last square are copied one by one.
 template <typename V, int kRows, typename T>
 void PackTransposed(const T* w, int64_t stride, int64_t rows, int64_t depth, float* out) {
   constexpr int kWidth = V::kWidth, kStored = kRows < kWidth ? kRows : kWidth;

@@ -71,7 +71,7 @@ struct PackedAttention {
   const PackedSequence* sequences = nullptr;  // in device memory
   int64_t sequence_count = 0;
   int64_t longest = 0;           // the largest `count`
-  int64_t tokens = 0, rows = 0;  // rows of q, and of keys and values; nothing behind them is read
+  int64_t tokens = 0, rows = 0;  // rows of q, and of keys and values; nothing after them is read
   DeviceArray out;               // (tokens, heads * head_dim), not q
   // If not null, (tokens, heads): the logarithm of the softmax's denominator, of the scaled and capped scores.
   float* log_sums = nullptr;

@@ -75,7 +75,7 @@ struct GradientKernel {
 
   // The columns that the rows of this block meet: `tiles` tiles from column `begin` on, of each of the `heads` query
   // heads from `head` on.
-  struct Walk {
+  struct TileRange {
     int begin, tiles, head, heads;
   };
 
@@ -91,9 +91,9 @@ struct GradientKernel {
   }
 
   // Starts the copies of a tile of columns.
-  static SHIFTRT_DEVICE void Fetch(const Args& args, const PackedSequence& sequence, const Walk& walk, int step,
+  static SHIFTRT_DEVICE void Fetch(const Args& args, const PackedSequence& sequence, const TileRange& range, int step,
                                    const Tiles& tiles) {
-    const int column = walk.begin + step % walk.tiles * kColumns, head = walk.head + step / walk.tiles;
+    const int column = range.begin + step % range.tiles * kColumns, head = range.head + step / range.tiles;
     const int stage = step % kStages, kv_head = head / (args.heads / args.kv_heads);
     const int q_stride = args.heads * kHeadDim, kv_stride = args.kv_heads * kHeadDim;
     const int stride = kKeysStay ? q_stride : kv_stride;
@@ -221,7 +221,7 @@ struct GradientKernel {
     }
   }
 
-  static SHIFTRT_DEVICE Walk MakeWalk(const Args& args, int first, int head, int count) {
+  static SHIFTRT_DEVICE TileRange TileRangeOf(const Args& args, int first, int head, int count) {
     const int group = args.heads / args.kv_heads;
     const int last = first + kRows < count ? first + kRows : count;
     int begin = 0, end = last;
@@ -236,7 +236,7 @@ struct GradientKernel {
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const PackedSequence sequence = args.sequences[Block().z];
-    // The blocks with the most columns start first: keys are seen by the queries behind them, and queries see the keys
+    // The blocks with the most columns start first: keys are seen by the queries after them, and queries see the keys
     // before them.
     const int first = kKeysStay ? Block().y * kRows : FirstQuery(kRows);
     if (first >= sequence.count) return;
@@ -251,8 +251,8 @@ struct GradientKernel {
     const int head = Block().x / kSlices, slice = Block().x % kSlices * kOut;
     const int row_stride = (kKeysStay ? args.kv_heads : args.heads) * kHeadDim;
     const int64_t rows_begin = static_cast<int64_t>(sequence.begin) * row_stride + head * kHeadDim;
-    const Walk walk = MakeWalk(args, first, head, sequence.count);
-    const int steps = walk.tiles * walk.heads, first_row = first + 16 * Warp();
+    const TileRange range = TileRangeOf(args, first, head, sequence.count);
+    const int steps = range.tiles * range.heads, first_row = first + 16 * Warp();
 
     float rows[2][2] = {};
     if constexpr (!kKeysStay) {
@@ -272,13 +272,13 @@ struct GradientKernel {
     Copy(tiles.row_first, (kKeysStay ? args.keys : args.q) + rows_begin, row_stride, first, kRows, sequence.count);
     Copy(tiles.row_second, (kKeysStay ? args.values : args.dout) + rows_begin, row_stride, first, kRows,
          sequence.count);
-    Fetch(args, sequence, walk, 0, tiles);
+    Fetch(args, sequence, range, 0, tiles);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       CopyAsyncWait<0>();
       SyncThreads();  // the tile is there, and the one before is no longer needed
-      if (kStages > 1 && step + 1 < steps) Fetch(args, sequence, walk, step + 1, tiles);
-      const int column = walk.begin + step % walk.tiles * kColumns, stage = step % kStages * kColumns;
+      if (kStages > 1 && step + 1 < steps) Fetch(args, sequence, range, step + 1, tiles);
+      const int column = range.begin + step % range.tiles * kColumns, stage = step % kStages * kColumns;
       // True if any row of this warp sees any column of the tile.
       const bool meets =
           kKeysStay ? column + kColumns > first_row && (args.window == 0 || column < first_row + 15 + args.window)
@@ -295,7 +295,7 @@ struct GradientKernel {
       }
       if (kStages > 1 || step + 1 == steps) continue;
       SyncThreads();  // the tile is no longer needed
-      Fetch(args, sequence, walk, step + 1, tiles);
+      Fetch(args, sequence, range, step + 1, tiles);
     }
     const int64_t at = rows_begin + static_cast<int64_t>(first_row) * row_stride + slice;
     Store(args.dfirst + at, row_stride, sequence.count - first_row, args.scale, dfirst);

@@ -2,7 +2,7 @@
 // Attention of whole sequences on compute capability 9.0, after FlashAttention-3 (Shah et al. 2024). One warp copies
 // tiles of keys and values. Two warpgroups, with 64 queries each, multiply them. They take turns at the tensor cores:
 // while one multiplies, the other computes its softmax. Each also keeps the product of the previous tile's weights and
-// values in flight beside the product of queries and keys of the next.
+// values in flight with the product of queries and keys of the next.
 #include "kernels/cuda/attention_common.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/warp.cuh"
@@ -61,7 +61,7 @@ struct WarpgroupKernel {
       CopyBox(to + box * kBox, map, row, head * kHeadDim + box * kBoxColumns, full);
   }
 
-  // The rows behind a sequence's last key belong to another sequence or were never written. Their weights are 0, but 0
+  // The rows after a sequence's last key belong to another sequence or were never written. Their weights are 0, but 0
   // times what is stored there may be NaN.
   static SHIFTRT_DEVICE void ClearRows(Shared<T> values, int first_row) {
     for (int box = 0; box < kBoxes; ++box)

@@ -62,7 +62,7 @@ struct GatedProductKernel {
         WaitMbarrier(memory.free + Stage(step), Parity(step) ^ 1);
         ArriveExpecting(full, kStepBytes);
         CopyBox(memory.x + to, args.x, at.tokens, column, full);
-        // Behind the last row of Wg come rows of Wu, and behind those nothing. Their columns are not stored.
+        // After the last row of Wg come rows of Wu, and after those nothing. Their columns are not stored.
         CopyBox(memory.gate + to, args.gate_up, at.columns, column, full);
         CopyBox(memory.up + to, args.gate_up, args.intermediate + at.columns, column, full);
       }

@@ -11,7 +11,7 @@ namespace {
 // One cluster, each block of which has a slice of the stream. A block copies its part of both factors and of the bias
 // to shared memory while the launch that computes the stream still runs. Then it multiplies its slice by its columns of
 // P', stores the shares of h P to all blocks, waits for those of all others, and adds (h P) Q to its slice. The next
-// launch starts behind the wait, so that it does not take bandwidth from the launch that computes the stream.
+// launch starts after the wait, so that it does not take bandwidth from the launch that computes the stream.
 struct ClusterLraKernel {
   static constexpr bool kHopper = true, kWaits = true, kAllowsNext = true;
   static constexpr int kClusterBlocks = 16;
@@ -52,7 +52,7 @@ struct ClusterLraKernel {
       ArriveExpecting(all_shares, kClusterBlocks * rank * static_cast<int>(sizeof(float)));
     }
     // Loops are unrolled no further than rank 64 at a hidden size of 4096 takes them. More would take registers, with
-    // which a block no longer fits beside two of the launch in front.
+    // which a block no longer fits besides two of the launch before.
 #pragma unroll 4
     for (int i = Thread(); i < rank * (count / 4); i += kThreads) {
       const int row = i / (count / 4), col = 4 * (i % (count / 4));

@@ -98,7 +98,7 @@ struct Nothing {};
 // The data that the rows of a warp need besides their products. They are loaded before the product, so that their
 // latency is hidden behind that of the weights.
 template <int kRows>
-struct Beside {
+struct RowOperands {
   float bias[kRows], addend[kRows];
   float cosine, sine;  // the rotation, with the factor on queries
 };
@@ -166,45 +166,45 @@ struct MatVecKernel {
       const T* weights[kRows];
       float sums[kRows];
       for (int r = 0; r < kRows; ++r) weights[r] = Weights(args, RowOf(args, item, r));
-      const Beside<kRows> beside = LoadBeside(args, item, position);
+      const RowOperands<kRows> operands = LoadRowOperands(args, item, position);
       LaneDots<kRows>(weights, vector, args.cols, sums);
       for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]) * scale;
       if (Lane() != 0) continue;
       if (args.bias != nullptr)
-        for (int r = 0; r < kRows; ++r) sums[r] += beside.bias[r];
+        for (int r = 0; r < kRows; ++r) sums[r] += operands.bias[r];
       if constexpr (kRotated) {
-        WriteRotated(args, item, sums, beside, cache_row);
+        WriteRotated(args, item, sums, operands, cache_row);
       } else {
-        Write(args, item, sums, beside);
+        Write(args, item, sums, operands);
       }
     }
   }
 
-  static SHIFTRT_DEVICE Beside<kRows> LoadBeside(const Args& args, int item, int64_t position) {
-    Beside<kRows> beside = {};
+  static SHIFTRT_DEVICE RowOperands<kRows> LoadRowOperands(const Args& args, int item, int64_t position) {
+    RowOperands<kRows> operands = {};
     for (int r = 0; r < kRows; ++r) {
       const int row = RowOf(args, item, r);
       if (row >= args.rows) continue;
-      if (args.bias != nullptr) beside.bias[r] = args.bias[row];
-      if constexpr (kFinish == Finish::kAdd) beside.addend[r] = args.addend[row];
+      if (args.bias != nullptr) operands.bias[r] = args.bias[row];
+      if constexpr (kFinish == Finish::kAdd) operands.addend[r] = args.addend[row];
     }
     if constexpr (kRotated) {
       const int half = args.heads.head_dim / 2;
       const int64_t at = position * half + item % half;
       const RopeTable& table = args.heads.table;
-      beside.cosine = table.cosine != nullptr ? table.cosine[at] : 1;
-      beside.sine = table.cosine != nullptr ? table.sine[at] : 0;
+      operands.cosine = table.cosine != nullptr ? table.cosine[at] : 1;
+      operands.sine = table.cosine != nullptr ? table.sine[at] : 0;
       if (table.query_scale != nullptr && item / half < args.heads.heads) {
         const float scale = table.query_scale[position];
-        beside.cosine *= scale;
-        beside.sine *= scale;
+        operands.cosine *= scale;
+        operands.sine *= scale;
       }
     }
-    return beside;
+    return operands;
   }
 
   static SHIFTRT_DEVICE void WriteRotated(const Args& args, int item, const float (&sums)[kRows],
-                                          const Beside<kRows>& beside, int64_t cache_row) {
+                                          const RowOperands<kRows>& operands, int64_t cache_row) {
     const auto& to = args.heads;
     const int half = to.head_dim / 2, head = item / half, pair = item % half;
     const int first = to.pairs.First(pair), second = to.pairs.Second(pair);
@@ -216,7 +216,7 @@ struct MatVecKernel {
       value[second] = Narrow<T>(high);
       return;
     }
-    const float a = low * beside.cosine - high * beside.sine, b = high * beside.cosine + low * beside.sine;
+    const float a = low * operands.cosine - high * operands.sine, b = high * operands.cosine + low * operands.sine;
     if (head < to.heads) {
       float* const query = to.q + static_cast<int64_t>(head) * to.head_dim;
       query[first] = a;
@@ -228,11 +228,12 @@ struct MatVecKernel {
     }
   }
 
-  static SHIFTRT_DEVICE void Write(const Args& args, int item, float (&sums)[kRows], const Beside<kRows>& beside) {
+  static SHIFTRT_DEVICE void Write(const Args& args, int item, float (&sums)[kRows],
+                                   const RowOperands<kRows>& operands) {
     for (int r = 0; r < kRows; ++r) {
       const int row = RowOf(args, item, r);
       if (row >= args.rows) continue;
-      if constexpr (kFinish == Finish::kAdd) sums[r] += beside.addend[r];
+      if constexpr (kFinish == Finish::kAdd) sums[r] += operands.addend[r];
       if constexpr (!kGlu) args.y[row] = sums[r];
     }
     if constexpr (kFinish == Finish::kSwiGlu) args.y[item] = Silu(sums[0]) * sums[1];

@@ -96,7 +96,7 @@ struct NormKernel {
     for (int i = first; i < n; i += step) {
       ReadAdded<kWide>(args.pending, group * n + i, i, n - i, x + i, values);
       for (int j = 0; j < 8; ++j) {
-        sum += values[j];  // behind the end of the group they are 0
+        sum += values[j];  // after the end of the group they are 0
         squares += values[j] * values[j];
       }
     }
@@ -161,7 +161,7 @@ struct AddNormedUpdateKernel {
   }
 };
 
-// `scales` (groups) = 1 / sqrt(mean(x^2) + eps), and behind them the means of groups that are centred.
+// `scales` (groups) = 1 / sqrt(mean(x^2) + eps), and after them the means of groups that are centred.
 template <int kLanes>
 struct ScalesKernel {
   static constexpr int kThreads = kThreadsPerBlock;

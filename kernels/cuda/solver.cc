@@ -93,11 +93,11 @@ class CudaSolver : public linalg::Solver {
     return ToVector(values);
   }
   linalg::Tridiagonal Tridiagonalize(linalg::Array& a) override {
-    const Buffer diagonal = NewVector(a.rows()), beside = NewVector(a.rows()), reflectors = NewVector(a.rows());
-    for (const Buffer* buffer : {&beside, &reflectors})  // their last element is not written otherwise
+    const Buffer diagonal = NewVector(a.rows()), off_diagonal = NewVector(a.rows()), reflectors = NewVector(a.rows());
+    for (const Buffer* buffer : {&off_diagonal, &reflectors})  // their last element is not written otherwise
       FillBytes(stream_.get(), buffer->data(), 0, Bytes(buffer->size()));
-    dense().Tridiagonalize(Held::Data(a), a.rows(), diagonal.data(), beside.data(), reflectors.data());
-    return {ToVector(diagonal), ToVector(beside), ToVector(reflectors)};
+    dense().Tridiagonalize(Held::Data(a), a.rows(), diagonal.data(), off_diagonal.data(), reflectors.data());
+    return {ToVector(diagonal), ToVector(off_diagonal), ToVector(reflectors)};
   }
   void Rotate(const linalg::Array& a, const linalg::Tridiagonal& t, linalg::Array& rows) override {
     const Buffer reflectors = There(t.reflectors);
@@ -115,17 +115,17 @@ class CudaSolver : public linalg::Solver {
     const int64_t n = b.rows(), columns = b.cols(), count = std::ssize(shrinkages),
                   blocks = Blocks(columns, kColumnsPerBlock);
     const int64_t together = std::min(kTogether, count);
-    const Buffer root_beside = There(root.beside), root_inverse = There(root.inverse),
+    const Buffer root_off_diagonal = There(root.off_diagonal), root_inverse = There(root.inverse),
                  scratch = NewVector(together * n * columns), sums = NewVector(count * blocks);
-    std::vector<double> all_beside, all_inverse;
+    std::vector<double> all_off_diagonals, all_inverse;
     for (const linalg::Bidiagonal& s : shrinkages) {
-      all_beside.insert(all_beside.end(), s.beside.begin(), s.beside.end());
+      all_off_diagonals.insert(all_off_diagonals.end(), s.off_diagonal.begin(), s.off_diagonal.end());
       all_inverse.insert(all_inverse.end(), s.inverse.begin(), s.inverse.end());
     }
-    const Buffer beside = There(all_beside), inverse = There(all_inverse);
+    const Buffer off_diagonal = There(all_off_diagonals), inverse = There(all_inverse);
     for (int64_t first = 0; first < count; first += together)
-      ComputeShrunkSquares(stream_.get(), {.root = {root_beside.data(), root_inverse.data()},
-                                           .shrinkages = {beside.data() + first * n, inverse.data() + first * n},
+      ComputeShrunkSquares(stream_.get(), {.root = {root_off_diagonal.data(), root_inverse.data()},
+                                           .shrinkages = {off_diagonal.data() + first * n, inverse.data() + first * n},
                                            .count = std::min(together, count - first),
                                            .b = Held::Data(b),
                                            .n = n,

@@ -2,7 +2,7 @@
 // Tiles of 16-bit elements in shared memory as compute capability 9.0 copies and multiplies them, and how they are
 // described to the hardware. Host code, kernels and the emulator share this file; hopper.cuh has the instructions.
 //
-// A tile is a number of boxes, one behind the other. A box has 64 columns, and a row of it takes 128 bytes. Boxes start
+// A tile is a number of boxes, one after the other. A box has 64 columns, and a row of it takes 128 bytes. Boxes start
 // at multiples of 1,024 bytes and are swizzled: of the eight 16-byte pieces of row r, piece p is stored in place
 // p ^ (r % 8). Reading eight rows at one column, or eight pieces of one row, then touches every bank once. This is the
 // 128-byte swizzle of the PTX manual ("Swizzling modes" of tensor copies, "Shared memory matrix layout" of wgmma).

@@ -17,17 +17,17 @@ struct Sweep {
   SHIFTRT_DEVICE void Down(const DeviceBidiagonal& s, const double* b, double* y) const {
     double last = 0;
     for (int64_t first = 0; first < n; first += kRows) {
-      double values[kRows], beside[kRows];
+      double values[kRows], off_diagonal[kRows];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (first + r >= n) continue;
         values[r] = b[(first + r) * columns + column];
-        beside[r] = s.beside[first + r];
+        off_diagonal[r] = s.off_diagonal[first + r];
       }
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (first + r >= n) continue;
-        last = values[r] - beside[r] * last;
+        last = values[r] - off_diagonal[r] * last;
         y[(first + r) * columns + column] = last;
       }
     }
@@ -38,20 +38,20 @@ struct Sweep {
   SHIFTRT_DEVICE void Up(const DeviceBidiagonal& s, const double* y, const Take& take) const {
     double x = 0, below = 0;
     for (int64_t end = n; end > 0; end -= kRows) {
-      double values[kRows], beside[kRows];
+      double values[kRows], off_diagonal[kRows];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int64_t row = end - 1 - r;
         if (row < 0) continue;
         values[r] = y[row * columns + column] * s.inverse[row];
-        beside[r] = s.beside[row];
+        off_diagonal[r] = s.off_diagonal[row];
       }
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         if (end - 1 - r < 0) continue;
         x = values[r] - below * x;
         take(end - 1 - r, x);
-        below = beside[r];
+        below = off_diagonal[r];
       }
     }
   }
@@ -66,7 +66,8 @@ struct ShrunkSquaresKernel {
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const ShrunkSquaresCall& call = args.call;
     const int64_t which = Block().y;
-    const DeviceBidiagonal s = {call.shrinkages.beside + which * call.n, call.shrinkages.inverse + which * call.n};
+    const DeviceBidiagonal s = {call.shrinkages.off_diagonal + which * call.n,
+                                call.shrinkages.inverse + which * call.n};
     const Sweep sweep = {call.n, call.columns, static_cast<int64_t>(Block().x) * kThreads + Thread()};
     double sum = 0;
     if (sweep.column < call.columns) {
@@ -74,7 +75,7 @@ struct ShrunkSquaresKernel {
       sweep.Down(s, call.b, y);
       double last = 0;
       sweep.Up(s, y, [&](int64_t row, double x) {
-        last = x - call.root.beside[row] * last;
+        last = x - call.root.off_diagonal[row] * last;
         sum += last * last * call.root.inverse[row];
       });
     }

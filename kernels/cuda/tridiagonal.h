@@ -9,7 +9,7 @@ namespace shiftrt::gpu {
 
 // The addresses on the device of one linalg::Bidiagonal, or of several, one after another.
 struct DeviceBidiagonal {
-  const double *beside = nullptr, *inverse = nullptr;
+  const double *off_diagonal = nullptr, *inverse = nullptr;
 };
 
 // For each of `count` factorizations S of size n, and with T = `root`, the sums over columns y of b (n, columns) of

@@ -68,11 +68,11 @@ bool Dense::Eigen(double* a, int64_t n, double* values) {
   return true;
 }
 
-void Dense::Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors) {
+void Dense::Tridiagonalize(double* a, int64_t n, double* diagonal, double* off_diagonal, double* reflectors) {
   impl_->Apply(a, n, n, [&](linalg::Array& there) {
     const linalg::Tridiagonal t = impl_->host->Tridiagonalize(there);
     std::copy_n(t.diagonal.begin(), n, diagonal);
-    std::copy_n(t.beside.begin(), n - 1, beside);
+    std::copy_n(t.off_diagonal.begin(), n - 1, off_diagonal);
     std::copy_n(t.reflectors.begin(), n - 1, reflectors);
   });
 }

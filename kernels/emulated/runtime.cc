@@ -23,9 +23,9 @@ namespace {
 
 int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0, bytes_to_device = 0, drains = 0, replays = 0;
 // A setting of a program, which an environment variable may give.
-int Setting(const char* variable, int otherwise) {
+int Setting(const char* variable, int fallback) {
   const char* const setting = std::getenv(variable);
-  return setting != nullptr ? std::atoi(setting) : otherwise;
+  return setting != nullptr ? std::atoi(setting) : fallback;
 }
 int devices = Setting("SHIFTRT_EMULATED_DEVICES", 1);
 int capability = Setting("SHIFTRT_EMULATED_CAPABILITY", 8);

@@ -324,7 +324,7 @@ void TileMemory::AddReaders(const Operand& operand, int count) {
 void TileMemory::CheckRegisters(WarpProducts& warp, const WarpgroupProduct& first, const Where& where) {
   const auto found = warp.registers.find(first.d);
   if (found == warp.registers.end() || !found->second.fenced)
-    FailAt(where, "a product without a fence behind the last access of its accumulators");
+    FailAt(where, "a product without a fence after the last access of its accumulators");
   Registers& d = found->second;
   for (int lane = 0; lane < kWarp; ++lane) {
     const auto* const now = static_cast<const uint32_t*>(d.lanes[lane]);
@@ -365,7 +365,7 @@ void TileMemory::Multiply(std::span<const WarpgroupProduct* const> lanes, const 
     const Registers* const fenced = above == warp.registers.begin() ? nullptr : &std::prev(above)->second;
     const auto at = fenced == nullptr ? -1 : first.a - static_cast<const uint32_t*>(fenced->lanes[0]);
     if (at < 0 || at + 4 > static_cast<int64_t>(fenced->count))
-      FailAt(where, "a product without a fence behind its operand in registers");
+      FailAt(where, "a product without a fence after its operand in registers");
     product.a.bits.resize(size_t{kWarpRows} * kDepth);
     for (int lane = 0; lane < kWarp; ++lane) {
       for (int r = 0; r < 4; ++r) {

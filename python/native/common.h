@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions that the files of the extension module shiftrt._native share. The module is the public interface for the
-// Python package beside it, which adds defaults, tables and what other packages take part in. Every call that computes
+// Python package next to it, which adds defaults, tables and what other packages take part in. Every call that computes
 // releases the GIL. Python's handlers of signals run whenever the library reports progress, so Ctrl-C ends a
 // computation there.
 #pragma once

@@ -155,7 +155,7 @@ std::map<int64_t, Floats> Hidden(SharedRunner& runner, const Tokens& tokens, con
   for (const int64_t layer : layers)
     if (!streams.contains(layer))
       throw UsageError("layers", "there is no stream before block " + std::to_string(layer) + "; there is one before " +
-                                     there + ", the last of which is behind all blocks");
+                                     there + ", the last of which is after all blocks");
   std::map<int64_t, Floats> arrays;
   for (auto& [layer, stream] : streams) arrays.emplace(layer, stream.Release());
   return arrays;

@@ -5,12 +5,12 @@ import os
 import sys
 
 # The library loads cuBLAS and cuSOLVER of CUDA 13, and NCCL for several GPUs; those load the others. Packages of another CUDA
-# version may be installed beside them, so the names have the versions that the library asks for.
+# version may be installed besides them, so the names have the versions that the library asks for.
 _LIBRARIES = ("libnvJitLink.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcusparse.so.12", "libcusolver.so.12", "libnccl.so.2")
 
 
 def cuda_libraries(paths=None):
-    """The files of the `nvidia-*` packages that are installed, each behind those that it needs.
+    """The files of the `nvidia-*` packages that are installed, each after those that it needs.
 
     paths: directories with packages; by default those that Python searches.
     """

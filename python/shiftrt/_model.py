@@ -327,7 +327,7 @@ class Model:
             recipe: settings by name: "paper", "stock", "adapters", "best", "portable", or "recover", which has a training (`recover`).
                 `shiftrt.recipes()` lists them.
             text: calibration text: the name of a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4", also with the
-                samples and their tokens, "c4:128x512"; or a list of texts. By default the file calibration.txt beside the model.
+                samples and their tokens, "c4:128x512"; or a list of texts. By default the file calibration.txt next to the model.
             samples: samples of the text, by default 256; an eighth of them is held out.
             tokens: tokens of a sample, by default 512; at most the positions of the model.
             recover: train the repaired model for so long, "30min" or "tokens=1M": all kept blocks and the adapters, as `run --recover`
@@ -490,7 +490,7 @@ class Model:
         return self._run().logits(self._ids(ids, "ids"), self.vocabulary)
 
     def hidden(self, ids: str | Sequence[int], layers: Iterable[int] | None = None) -> dict[int, np.ndarray]:
-        """The residual stream before blocks, and, under the key `self.layers`, behind the last: float32 of shape (tokens, hidden_size).
+        """The residual stream before blocks, and, under the key `self.layers`, after the last: float32 of shape (tokens, hidden_size).
 
         Each array is one copy of the stream, which the next block overwrites.
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-# Beside the tests, where scripts/wheel puts it, or in the source tree.
-BESIDE = Path(__file__).parents[1] / "repair.ipynb"
-NOTEBOOK = BESIDE if BESIDE.exists() else Path(__file__).parents[2] / "examples" / "repair.ipynb"
+# Next to the tests, where scripts/wheel puts it, or in the source tree.
+NEAR = Path(__file__).parents[1] / "repair.ipynb"
+NOTEBOOK = NEAR if NEAR.exists() else Path(__file__).parents[2] / "examples" / "repair.ipynb"
 
 
 def test_notebook(tmp_path, monkeypatch):

@@ -483,7 +483,7 @@ def test_stubs_and_docstrings():
 
 
 def test_cuda_libraries_of_pip_are_found(tmp_path, monkeypatch):
-    # As the packages have them, and beside them those of CUDA 12, which other packages need.
+    # As the packages have them, and besides them those of CUDA 12, which other packages need.
     for name in ("cu13/lib/libcublas.so.13", "cu13/lib/libcublasLt.so.13", "cu13/lib/libcusolver.so.12", "nccl/lib/libnccl.so.2",
                  "cublas/lib/libcublas.so.12", "cublas/lib/libcublasLt.so.12", "cusolver/lib/libcusolver.so.11"):
         file = tmp_path / "nvidia" / name

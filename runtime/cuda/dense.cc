@@ -225,16 +225,16 @@ bool Dense::Eigen(double* a, int64_t n, double* values) {
   return Fetch(impl_->stream, work.info) == 0;
 }
 
-void Dense::Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors) {
+void Dense::Tridiagonalize(double* a, int64_t n, double* diagonal, double* off_diagonal, double* reflectors) {
   const auto side = static_cast<int>(n);
   int elements = 0;
   impl_->libraries.CheckSolver(impl_->libraries.sytrd_size(impl_->solver, CUBLAS_FILL_MODE_LOWER, side, a, side,
-                                                           diagonal, beside, reflectors, &elements),
+                                                           diagonal, off_diagonal, reflectors, &elements),
                                kTridiagonal);
   const DeviceBuffer<double> work(impl_->stream, elements, kWorkspace);
   const DeviceBuffer<int> info(impl_->stream, 1, kWorkspace);
   impl_->libraries.CheckSolver(impl_->libraries.sytrd(impl_->solver, CUBLAS_FILL_MODE_LOWER, side, a, side, diagonal,
-                                                      beside, reflectors, work.data(), elements, info.data()),
+                                                      off_diagonal, reflectors, work.data(), elements, info.data()),
                                kTridiagonal);
   Check(Fetch(impl_->stream, info) == 0, "cuSOLVER: wrong arguments in {}", kTridiagonal);
 }

@@ -41,9 +41,9 @@ class Dense {
   // Eigenvalues (ascending) of symmetric a (n, n), read in its upper triangle; eigenvector j goes to row j of a.
   // False if the iteration does not converge.
   bool Eigen(double* a, int64_t n, double* values);
-  // a = Q T Q' for symmetric a (n, n), read in its upper triangle. `diagonal` (n) and `beside` (n - 1, the
-  // off-diagonal) become T; a and `reflectors` (n) become Q. n < 2^31.
-  void Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors);
+  // a = Q T Q' for symmetric a (n, n), read in its upper triangle. `diagonal` (n) and `off_diagonal` (n - 1)
+  // become T; a and `reflectors` (n) become Q. n < 2^31.
+  void Tridiagonalize(double* a, int64_t n, double* diagonal, double* off_diagonal, double* reflectors);
   // rows (count, n) = rows Q', with a and `reflectors` as Tridiagonalize leaves them.
   void Rotate(double* a, int64_t n, double* reflectors, double* rows, int64_t count);
   // b (n, columns) = Q' b.

@@ -7,10 +7,10 @@
 
 namespace shiftrt::gpu {
 
-// False if the variable is 0, true if it is anything else, and `otherwise` if it is not set.
-inline bool SwitchedOn(const char* variable, bool otherwise) {
+// False if the variable is 0, true if it is anything else, and `fallback` if it is not set.
+inline bool SwitchedOn(const char* variable, bool fallback) {
   const char* const setting = std::getenv(variable);
-  return setting == nullptr ? otherwise : std::string_view(setting) != "0";
+  return setting == nullptr ? fallback : std::string_view(setting) != "0";
 }
 
 }  // namespace shiftrt::gpu

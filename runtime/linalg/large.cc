@@ -61,10 +61,10 @@ bool FactorInBlocks(const Context& context, MatrixView<double> a, int64_t block)
     dpotrf_("L", &side, corner, &lda, &info, 1);  // the row-major upper triangle is the column-major lower one
     if (info != 0) return false;
     if (left > 0) {
-      double* const beside = corner + here;
+      double* const off_diagonal = corner + here;
       cblas_dtrsm(CblasRowMajor, CblasLeft, CblasUpper, CblasTrans, CblasNonUnit, side, ToInt(left), 1.0, corner, lda,
-                  beside, lda);
-      cblas_dsyrk(CblasRowMajor, CblasUpper, CblasTrans, ToInt(left), side, -1.0, beside, lda, 1.0,
+                  off_diagonal, lda);
+      cblas_dsyrk(CblasRowMajor, CblasUpper, CblasTrans, ToInt(left), side, -1.0, off_diagonal, lda, 1.0,
                   &a(first + here, first + here), lda);
     }
     work.Advance(Cube(n - first) - Cube(left));
@@ -83,7 +83,7 @@ void SolveInBlocks(const Context& context, MatrixView<const double> factor, Matr
   InRanges(fmt::format("solution of {} x {}", n, n), b.cols, FlopsOfRotation(n), solve);
 }
 
-// The loop of LAPACK's dsytrd: each panel makes `block` reflectors, and then changes the matrix behind it.
+// The loop of LAPACK's dsytrd: each panel makes `block` reflectors, and then changes the matrix after it.
 Tridiagonal TridiagonalizeInBlocks(const Context& context, MatrixView<double> a, int block) {
   const int n = ToInt(a.rows);
   Tridiagonal t{std::vector<double>(n), std::vector<double>(n), std::vector<double>(n)};
@@ -93,11 +93,11 @@ Tridiagonal TridiagonalizeInBlocks(const Context& context, MatrixView<double> a,
   for (; first + 2 * block <= n; first += block) {
     const int side = n - first, left = side - block;
     const lapack::Threads threads(context.threads);
-    dlatrd_("L", &side, &block, &a(first, first), &n, &t.beside[first], &t.reflectors[first], work.data(), &n, 1);
+    dlatrd_("L", &side, &block, &a(first, first), &n, &t.off_diagonal[first], &t.reflectors[first], work.data(), &n, 1);
     cblas_dsyr2k(CblasColMajor, CblasLower, CblasNoTrans, left, block, -1.0, &a(first, first + block), n, &work[block],
                  n, 1.0, &a(first + block, first + block), n);
     for (int j = first; j < first + block; ++j) {  // the reflectors' leading ones go, as in dsytrd
-      a(j, j + 1) = t.beside[j];
+      a(j, j + 1) = t.off_diagonal[j];
       t.diagonal[j] = a(j, j);
     }
     reduction.Advance(Cube(side) - Cube(left));
@@ -105,8 +105,8 @@ Tridiagonal TridiagonalizeInBlocks(const Context& context, MatrixView<double> a,
   const int side = n - first, lwork = ToInt(std::ssize(work));
   int info = 0;
   const lapack::Threads threads(context.threads);
-  dsytrd_("L", &side, &a(first, first), &n, &t.diagonal[first], &t.beside[first], &t.reflectors[first], work.data(),
-          &lwork, &info, 1);
+  dsytrd_("L", &side, &a(first, first), &n, &t.diagonal[first], &t.off_diagonal[first], &t.reflectors[first],
+          work.data(), &lwork, &info, 1);
   return t;
 }
 
@@ -150,8 +150,8 @@ std::vector<double> EigenInBlocks(const Context& context, MatrixView<double> a) 
     std::vector<int> iwork(liwork);
     int info = 0;
     const lapack::Threads threads(context.threads);
-    dstedc_("I", &n, t.diagonal.data(), t.beside.data(), vectors.data(), &n, work.data(), &lwork, iwork.data(), &liwork,
-            &info, 1);
+    dstedc_("I", &n, t.diagonal.data(), t.off_diagonal.data(), vectors.data(), &n, work.data(), &lwork, iwork.data(),
+            &liwork, &info, 1);
     Check(info == 0, "the eigendecomposition of a {} x {} matrix did not converge", n, n);
   }
   RotateRows(context, a, t, vectors.view());

@@ -93,8 +93,8 @@ class HostSolver : public Solver {
     std::vector<double> work(lwork);
     int info = 0;
     const lapack::Threads threads(context_.threads);
-    dsytrd_("L", &n, HostArray::Of(a).data, &n, t.diagonal.data(), t.beside.data(), t.reflectors.data(), work.data(),
-            &lwork, &info, 1);
+    dsytrd_("L", &n, HostArray::Of(a).data, &n, t.diagonal.data(), t.off_diagonal.data(), t.reflectors.data(),
+            work.data(), &lwork, &info, 1);
     return t;
   }
 
@@ -162,12 +162,12 @@ std::unique_ptr<Solver> MakeHostSolver(const Context& context) { return std::mak
 Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count) {
   const int n = lapack::ToInt(std::ssize(t.diagonal)), wanted = lapack::ToInt(count), first = n - wanted + 1;
   const int lwork = 18 * n, liwork = 10 * n;
-  std::vector<double> diagonal = t.diagonal, beside = t.beside, leading(n), work(lwork);
+  std::vector<double> diagonal = t.diagonal, off_diagonal = t.off_diagonal, leading(n), work(lwork);
   std::vector<int> iwork(liwork), support(2 * count);
   Matrix<double> rows(count, n);
   const double unused = 0;
   int info = 0, found = 0, accurate = 1;
-  dstemr_("V", "I", &n, diagonal.data(), beside.data(), &unused, &unused, &first, &n, &found, leading.data(),
+  dstemr_("V", "I", &n, diagonal.data(), off_diagonal.data(), &unused, &unused, &first, &n, &found, leading.data(),
           rows.data(), &n, &wanted, support.data(), &accurate, work.data(), &lwork, iwork.data(), &liwork, &info, 1, 1);
   Check(info == 0 && found == wanted, "the eigenvectors of a {} x {} matrix did not converge", n, n);
   for (int64_t i = 0, j = count - 1; i < j; ++i, --j) std::swap_ranges(rows.row(i), rows.row(i) + n, rows.row(j));
@@ -176,7 +176,7 @@ Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count) {
 
 Tridiagonal FiniteTridiagonal(Solver& solver, Array& a) {
   Tridiagonal t = solver.Tridiagonalize(a);
-  for (const std::vector<double>* part : {&t.diagonal, &t.beside})
+  for (const std::vector<double>* part : {&t.diagonal, &t.off_diagonal})
     for (const double x : *part) Check(std::isfinite(x), "a {} x {} matrix is not finite", a.rows(), a.cols());
   return t;
 }

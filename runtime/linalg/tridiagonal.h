@@ -16,9 +16,9 @@
 namespace shiftrt::linalg {
 
 // a = Q T Q' with a tridiagonal T (n, n), n >= 1, given by its diagonal and off-diagonal. Q is stored as reflectors in
-// `a`, with their factors in `reflectors`. The last elements of `beside` and `reflectors` have no meaning.
+// `a`, with their factors in `reflectors`. The last elements of `off_diagonal` and `reflectors` have no meaning.
 struct Tridiagonal {
-  std::vector<double> diagonal, beside, reflectors;
+  std::vector<double> diagonal, off_diagonal, reflectors;
 
   int64_t size() const { return std::ssize(diagonal); }
 };
@@ -30,8 +30,8 @@ std::vector<double> Eigenvalues(const Tridiagonal& t);
 
 // A symmetric tridiagonal matrix as B D B', where B has a unit diagonal and one more diagonal.
 struct Bidiagonal {
-  std::vector<double> beside;   // (n): the other element of each row of B, 0 in the row that has none
-  std::vector<double> inverse;  // (n): 1 / D
+  std::vector<double> off_diagonal;  // (n): the other element of each row of B, 0 in the row that has none
+  std::vector<double> inverse;       // (n): 1 / D
 };
 // Factorizes I + T / lambda with a lower bidiagonal B, for T positive semidefinite and lambda > 0, which may be
 // infinite.

@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Tags of MPI messages. Every implementation allows tags up to 32767. Those of channels follow these.
-enum Tag { kAliveTag, kNoticeTag, kHeardTag, kFirstChannelTag };
+enum Tag { kAliveTag, kNoticeTag, kAcknowledgementTag, kFirstChannelTag };
 
 constexpr size_t kNoticeBytes = 1024;  // size of the zero-terminated text about a process that has failed
 // The first character of such a text, before the rank of its sender: the sender itself has failed, or it reports that
@@ -201,7 +201,7 @@ class MpiLink : public Link {
       own_failure_ = fmt::format("{}: {}", Self(), reason);
       asked_.notify_all();
       changed_.wait_for(lock, kAnswerGrace + seconds(2), [&] { return told_; });
-      return heard_ || rank_ == 0;
+      return acknowledged_ || rank_ == 0;
     } catch (...) {
       return false;
     }
@@ -273,7 +273,7 @@ class MpiLink : public Link {
     const int before = (rank_ - 1 + size_) % size_, after = (rank_ + 1) % size_;
     alive_ = Mailbox(before, kAliveTag);
     Letter sign, ack;
-    Clock::time_point last_sign{}, last_heard = Clock::now();
+    Clock::time_point last_sign{}, last_arrival = Clock::now();
     std::string host_before = "a host that has not said its name";
     int idle = 0;
     while (true) {
@@ -286,8 +286,8 @@ class MpiLink : public Link {
         }
         if (const auto sender = alive_.Take(*mpi_)) {
           host_before = *sender;
-          last_heard = now;
-        } else if (now - last_heard > silence_ && !failed_) {
+          last_arrival = now;
+        } else if (now - last_arrival > silence_ && !failed_) {
           Failed(fmt::format("process {} of {} on {} has not answered for {} s", before, size_, host_before,
                              silence_.count()),
                  true);
@@ -296,9 +296,9 @@ class MpiLink : public Link {
         if (const auto notice = notices_.Take(*mpi_)) {
           const bool untold = notice->front() == kOwn;
           Failed(notice->substr(notice->find(' ') + 1), rank_ == 0 && untold && !own_failure_);
-          if (rank_ == 0) ack.Send(*mpi_, "heard", std::atoi(notice->c_str() + 1), kHeardTag);
+          if (rank_ == 0) ack.Send(*mpi_, "heard", std::atoi(notice->c_str() + 1), kAcknowledgementTag);
         }
-        if (acknowledgements_.Take(*mpi_)) Set([&] { heard_ = true; });
+        if (acknowledgements_.Take(*mpi_)) Set([&] { acknowledged_ = true; });
         if (failed_at_ && now - *failed_at_ > kEndGrace && !InterruptsHeld::Any()) std::_Exit(1);
       }
       ++idle;
@@ -348,7 +348,7 @@ class MpiLink : public Link {
       asked_at_ = now;
       return Tell(0, 1);
     }
-    if (rank_ > 0 && !heard_ && now - *asked_at_ < kAnswerGrace) return;
+    if (rank_ > 0 && !acknowledged_ && now - *asked_at_ < kAnswerGrace) return;
     Tell(rank_ > 0 ? 1 : 0, size_);
     Set([&] { told_ = true; });
   }
@@ -393,11 +393,12 @@ class MpiLink : public Link {
   std::optional<Bytes> arrived_;
   int64_t sending_ = 0;
   std::optional<std::string> error_, failed_, own_failure_;
-  bool ending_ = false, served_ = false, heard_ = false, told_ = false;
+  bool ending_ = false, served_ = false, acknowledged_ = false, told_ = false;
   int rank_ = 0, size_ = 0;
 
   std::unique_ptr<Mpi> mpi_;  // these belong to the thread that serves
-  Mailbox alive_{0, kAliveTag}, notices_{Mpi::kAnySource, kNoticeTag}, acknowledgements_{Mpi::kAnySource, kHeardTag};
+  Mailbox alive_{0, kAliveTag}, notices_{Mpi::kAnySource, kNoticeTag},
+      acknowledgements_{Mpi::kAnySource, kAcknowledgementTag};
   std::list<Transfer> started_, active_;
   std::list<Letter> letters_;
   std::optional<Clock::time_point> failed_at_, asked_at_;

@@ -16,12 +16,12 @@ namespace shiftrt {
 
 namespace {
 
-// A walk through the model on a quarter of the text that ends this much worse, in nats, than the best recipe is not
-// repeated on all of it.
+// A sequential fit on a quarter of the text that ends this much worse, in nats, than the best recipe is not repeated on
+// all of it.
 constexpr double kNear = 0.05;
 // Held-out tokens that recipes are compared on.
 constexpr int64_t kTrialTokens = 8192;
-// A recipe that takes a walk is first tried on every fourth batch.
+// A recipe that takes a sequential fit is first tried on every fourth batch.
 constexpr size_t kStep = 4;
 
 // Every fourth batch, of the fitted ones and of those held out.
@@ -53,9 +53,9 @@ TrialReport ReportOf(const Trial& trial) {
 }
 
 // Tries, from sums of one pass, token weights none and norm, svd and rrr, and lambda as given and by hold-out. The best
-// of these is then tried in sequence and with drift, and refit and joint with its lambda, each in a walk on a quarter
-// of the text; the best of these walks is repeated on all of it where it comes near. Rank, span and the penalty of the
-// bias are the caller's.
+// of these is then tried in sequence and with drift, and refit and joint with its lambda, each in a sequential fit
+// on a quarter of the text; the best of these fits is repeated on all of it where it comes near. Rank, span and the
+// penalty of the bias are the caller's.
 class Search {
  public:
   explicit Search(const FitInput& input)
@@ -65,11 +65,11 @@ class Search {
         quarter_(Quarter(job_.calibration)),
         removed_(Removed(sites_)),
         // Plans may differ from the block before the first site on.
-        loss_(job_.context, job_.model.weights, job_.calibration.heldout, kTrialTokens, WalkStart(removed_)) {}
+        loss_(job_.context, job_.model.weights, job_.calibration.heldout, kTrialTokens, SequentialFitStart(removed_)) {}
 
   FittedSites Run() {
     TryIndependent();
-    TryWalks();
+    TryInSequence();
     CompleteSpectra(job_.context, best_.reports);
     for (const Trial& trial : trials_) best_.trials.push_back(ReportOf(trial));
     best_.trials[chosen_].chosen = true;
@@ -167,26 +167,27 @@ class Search {
   ShiftJob JobOf(const CalibrationSet& text) const { return {job_.context, job_.model, text, job_.progress}; }
 
   // On all of `text`, whose streams are `start`.
-  FittedSites Walked(const FitRecipe& recipe, const CalibrationSet& text, StartStreams start) {
+  FittedSites FittedInSequence(const FitRecipe& recipe, const CalibrationSet& text, StartStreams start) {
     const ShiftJob job = JobOf(text);
     const FitOptions options = With(recipe);
     const Correction& correction = FindCorrection(recipe.correction);
-    if (!correction.walks())
+    if (!correction.fitted_in_sequence())
       return FitInSequence(
           job, sites_, {recipe.mode, recipe.weighting},
           [&](const SiteSums& site, Progress& progress) { return FitSites(job.context, {&site}, options, progress); },
           std::move(start));
-    const SiteCorrection in_walk = InWalk(correction, job, options);
-    WalkResult walked = RefitInSequence(job, DepthPlan::Pruned(job.layers(), removed_), removed_,
-                                        {&in_walk, Heal::kOff, options.ridge, recipe.weighting}, std::move(start));
+    const SiteCorrection in_sequence = InSequence(correction, job, options);
+    SequentialFitResult refitted =
+        RefitInSequence(job, DepthPlan::Pruned(job.layers(), removed_), removed_,
+                        {&in_sequence, Heal::kOff, options.ridge, recipe.weighting}, std::move(start));
     FittedSites fitted;
-    fitted.plan = std::move(walked.plan);
-    fitted.reports = std::move(walked.sites);
-    fitted.seconds = walked.seconds;
+    fitted.plan = std::move(refitted.plan);
+    fitted.reports = std::move(refitted.sites);
+    fitted.seconds = refitted.seconds;
     return fitted;
   }
 
-  // Why a correction cannot be fitted in a walk; empty where it can.
+  // Why a correction cannot be fitted in sequence; empty where it can.
   std::string WhyNot(const char* correction, SiteInput input, const LambdaSpec& lambda) const {
     const ModelConfig& config = job_.model.weights->config;
     if (removed_.front().begin() == 0 && input == SiteInput::kActivation)
@@ -196,10 +197,10 @@ class Search {
     if (options_.ridge.penalize_bias) used = used | SettingSet{Setting::kPenalizedBias};
     if (std::string why = WhyRefused(FindCorrection(correction), used); !why.empty()) return why;
     const int64_t width = std::max(kOutputProjection.Width(input, config), kDownProjection.Width(input, config));
-    return WhyNoWalk(job_.context, width, config.hidden, lambda);
+    return WhyNoSequentialFit(job_.context, width, config.hidden, lambda);
   }
 
-  std::vector<FitRecipe> RecipesInWalks(const FitRecipe& best) {
+  std::vector<FitRecipe> RecipesInSequence(const FitRecipe& best) {
     std::vector<FitRecipe> recipes;
     if (sites_.size() > 1)  // one site alone has nothing removed before it
       for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
@@ -220,26 +221,26 @@ class Search {
     return recipes;
   }
 
-  void TryWalks() {
+  void TryInSequence() {
     const Trial independent = Lowest();
-    const std::vector<FitRecipe> recipes = RecipesInWalks(independent.recipe);
+    const std::vector<FitRecipe> recipes = RecipesInSequence(independent.recipe);
     if (recipes.empty()) return;
     StartStreams start;
     {
       const Stopwatch watch(seconds_.calibrate);
-      start = StreamsBefore(WalkStart(removed_), job_, "calibrating up to the first removed block");
+      start = StreamsBefore(SequentialFitStart(removed_), job_, "calibrating up to the first removed block");
     }
     const FitRecipe* nearest = nullptr;
     double lowest = independent.loss + kNear;
     for (const FitRecipe& recipe : recipes) {
-      const double loss = Record(recipe, Walked(recipe, quarter_, start.Every(job_.context, kStep)));
+      const double loss = Record(recipe, FittedInSequence(recipe, quarter_, start.Every(job_.context, kStep)));
       if (loss >= lowest) continue;
       lowest = loss;
       nearest = &recipe;
     }
     // A quarter of a short text is all of it.
     const bool whole = std::ssize(quarter_.fit) == std::ssize(job_.calibration.fit);
-    if (nearest != nullptr && !whole) Record(*nearest, Walked(*nearest, job_.calibration, std::move(start)));
+    if (nearest != nullptr && !whole) Record(*nearest, FittedInSequence(*nearest, job_.calibration, std::move(start)));
   }
 
   const ShiftJob& job_;

@@ -79,8 +79,8 @@ std::string WhyRefused(const Correction& correction, SettingSet used) {
   return "";
 }
 
-SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options) {
-  Check(correction.walks(), "{} is not fitted in a walk", correction.name);
+SiteCorrection InSequence(const Correction& correction, const ShiftJob& job, const FitOptions& options) {
+  Check(correction.fitted_in_sequence(), "{} is not fitted in sequence", correction.name);
   return {correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
           [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
             return correction.fit({job, {sums.site}, {&sums}, options, projection, before});

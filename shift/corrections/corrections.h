@@ -9,7 +9,7 @@
 
 #include "shift/fit/fit.h"
 #include "shift/job.h"
-#include "shift/refit/walk.h"
+#include "shift/refit/sequential_fit.h"
 #include "shift/setting.h"
 
 namespace shiftrt {
@@ -20,7 +20,7 @@ enum class Needs {
   kStreamSums,  // sums of the residual stream before each site (SiteInput::kStream)
   kNormedSums,  // the same of its norm (SiteInput::kNormed)
   kMlpSums,     // sums of the MLP's output of the block before each site (SiteInput::kMlpBefore)
-  // Sums of what the half before each site gives on the corrected stream (SiteInput::kActivation), alone or beside its
+  // Sums of what the half before each site gives on the corrected stream (SiteInput::kActivation), alone or with its
   // output (SiteInput::kStreamAndActivation); one site after another
   kActivationSums,
   kStreamAndActivationSums,
@@ -73,8 +73,10 @@ struct Correction {
   }
   // True if the caller chooses the calibration mode.
   bool takes_recipe() const { return accepts.has(Setting::kMode); }
-  // True if it is fitted in a walk (shift/refit/walk.h), and so always with drift.
-  bool walks() const { return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums; }
+  // True if it is always fitted in sequence (shift/refit/sequential_fit.h), and so with drift.
+  bool fitted_in_sequence() const {
+    return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums;
+  }
   // True if it uses FitOptions::rank, or FitOptions::ridge.
   bool has_rank() const { return accepts.has(Setting::kRank); }
   bool has_lambda() const { return accepts.has(Setting::kLambda); }
@@ -87,8 +89,9 @@ const std::vector<Correction>& Corrections();
 const Correction& FindCorrection(std::string_view name);
 // Why a correction does not go with these settings; empty if it does.
 std::string WhyRefused(const Correction& correction, SettingSet used);
-// The correction in the form that a walk takes. It must walk, and the references must outlive the result.
-SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options);
+// The correction in the form that a sequential fit takes. It must be fitted in sequence, and the references must
+// outlive the result.
+SiteCorrection InSequence(const Correction& correction, const ShiftJob& job, const FitOptions& options);
 // "sequential, token weights norm, rrr, lambda gcv"; "joint, token weights none, lambda gcv"
 std::string Format(const FitRecipe& recipe);
 // The label filled in, as "span LRA 64".

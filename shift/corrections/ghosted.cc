@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ghosted Layers (arXiv 2605.15491, 2026): h += h M in the place of a removed run, M = argmin |X M - (Y - X)|^2 + 1e-6
-// |M|^2, X and Y the original stream before and behind the run. No bias, and nothing is taken about the means.
+// |M|^2, X and Y the original stream before and after the run. No bias, and nothing is taken about the means.
 #include <utility>
 
 #include "runtime/stopwatch.h"
@@ -25,7 +25,7 @@ FittedSites FitGhosted(const FitInput& input) {
         SolveRidge(job.context, site->fit.WithoutMeans(), {{LambdaSpec::Kind::kAbsolute, kGhostedLambda}, false});
     fitted.adapters.push_back(MakeLra(solution));
     SiteReport report = MeasureSite(job.context, *site, *fitted.adapters.back());
-    report.Note(solution);
+    report.Record(solution);
     fitted.reports.push_back(std::move(report));
     job.progress.Advance(1);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The last projection before a removed run and one adapter in the run's place, fitted together. With out the stream
-// behind the half that has the projection, and a what the projection W reads (an MLP's activation, or what heads give),
-// the ridge regression of what is missing behind the run on [out | a] gives A, B and b: out + out A + a B + b. That is
+// after the half that has the projection, and a what the projection W reads (an MLP's activation, or what heads give),
+// the ridge regression of what is missing after the run on [out | a] gives A, B and b: out + out A + a B + b. That is
 // the function of the projection W + B (I + A)^-1 followed by the adapter h + h A + b, and these two run. A run that
 // begins with the attention of layer 0 gets an adapter alone.
 #include <algorithm>
@@ -83,7 +83,7 @@ class JointFit {
       solution = SolveRidge(context_, sums_.fit, {{LambdaSpec::Kind::kAbsolute, more}, false});
       joint = Reduced(solution);
     }
-    report.Note(solution);
+    report.Record(solution);
     if (solution.lambda != asked)
       report.warning += fmt::format(
           "{}I + A is near singular at lambda {:.3g} (reciprocal condition number {:.1e}): lambda raised to {:.3g}",
@@ -173,7 +173,7 @@ Matrix<double> MapOf(const Context& context, const Lra& lra, const Matrix<double
 FittedSites FitJoint(const FitInput& input) {
   const auto& [job, sites, all_sums, options, projection, before] = input;
   const SiteSums& sums = *all_sums.front();
-  NoProgress quiet;  // the walk has its own
+  NoProgress quiet;  // the sequential fit has its own
   if (before == nullptr) return FitSites(job.context, all_sums, options, quiet);
   FittedSites fitted;
   const Stopwatch watch(fitted.seconds.solve);

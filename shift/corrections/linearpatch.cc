@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // LinearPatch (Chen et al., 2025): h becomes H' diag(d) H h in the place of a removed run. H is an orthonormal Hadamard
-// matrix, and d_k the mean over sequences of the ratio of the mean absolute values of coordinate k of H h behind the
+// matrix, and d_k the mean over sequences of the ratio of the mean absolute values of coordinate k of H h after the
 // run and before it, both in the original model. The variant "diag" has H = I.
 #include <utility>
 

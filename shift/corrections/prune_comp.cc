@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prune&Comp (Chen et al., 2025): the stream in the place of a removed run is multiplied by one number, the mean over
-// sequences and channels of the ratio of the mean absolute values behind the run and before it. The number is folded
+// sequences and channels of the ratio of the mean absolute values after the run and before it. The number is folded
 // into the weights, so that nothing is added to the model.
 #include "shift/corrections/scaling.h"
 
@@ -13,7 +13,7 @@ FittedSites FitPruneComp(const FitInput& input) {
   MeasureRatios(input, nullptr, fitted);
   std::vector<Cut> cuts;
   for (const SiteReport& report : fitted.reports) cuts.push_back({report.site.layer, report.scale});
-  fitted.own = DividedBehind(weights, CorrectedPlan(input.job.layers(), input.sites, fitted.adapters), cuts);
+  fitted.own = DividedAfter(weights, CorrectedPlan(input.job.layers(), input.sites, fitted.adapters), cuts);
   return fitted;
 }
 

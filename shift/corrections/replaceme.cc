@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ReplaceMe (Shopkhoev et al., 2025), the L2 form: a linear map behind the MLP of the block before a removed run,
-// folded into its down projection. T = argmin |M T + Y - L|^2 + lambda |T|^2 for each run: Y the stream behind the
-// attention of the block before, M that block's MLP output, L the stream behind the run, all of the original model.
+// ReplaceMe (Shopkhoev et al., 2025), the L2 form: a linear map after the MLP of the block before a removed run,
+// folded into its down projection. T = argmin |M T + Y - L|^2 + lambda |T|^2 for each run: Y the stream after the
+// attention of the block before, M that block's MLP output, L the stream after the run, all of the original model.
 #include "runtime/stopwatch.h"
 #include "shift/corrections/corrections.h"
 #include "shift/refit/fold.h"
@@ -32,7 +32,7 @@ FittedSites FitReplaceMe(const FitInput& input) {
     SiteReport report;
     report.site = site->site;
     report.tokens = site->fit.tokens();
-    report.Note(solution);
+    report.Record(solution);
     report.rank = site->fit.hidden();
     const Matrix<double>& change = solution.a.ToWrite();
     for (int64_t i = 0; i < change.rows(); ++i) change(i, i) -= 1.0;

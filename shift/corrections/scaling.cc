@@ -35,7 +35,7 @@ std::vector<std::vector<double>> MeasureRatios(const FitInput& input, const Magn
   return ratios;
 }
 
-std::vector<BlockStage> DividedBehind(const Weights& weights, const DepthPlan& plan, std::span<const Cut> cuts) {
+std::vector<BlockStage> DividedAfter(const Weights& weights, const DepthPlan& plan, std::span<const Cut> cuts) {
   std::vector<BlockStage> divided;
   for (const BlockStage* stage : plan.Blocks()) {
     double divisor = 1;

@@ -10,7 +10,7 @@
 
 namespace shiftrt {
 
-// For each site of `input`, MagnitudeProbe::Ratios from before its first block to behind its last, over the original
+// For each site of `input`, MagnitudeProbe::Ratios from before its first block to after its last, over the original
 // model and the fitted calibration text, in one pass. Adds a report per site to `fitted`, with the mean of its ratios.
 std::vector<std::vector<double>> MeasureRatios(const FitInput& input, const MagnitudeProbe::Transform& transform,
                                                FittedSites& fitted);
@@ -21,12 +21,12 @@ struct Cut {
   double scale = 1;
 };
 
-// Prune&Comp without a scaled embedding: of the blocks of `plan` behind the first of `cuts`, each with what its
+// Prune&Comp without a scaled embedding: of the blocks of `plan` after the first of `cuts`, each with what its
 // attention and its MLP add to the stream divided by the scales of all cuts before it. To multiply all that writes to
-// the stream before a cut by its scale, and to divide all that writes behind it, differ by one factor of the whole
-// stream, which no norm behind a cut sees but for its epsilon. The factors are in o and down and their biases, in the
+// the stream before a cut by its scale, and to divide all that writes after it, differ by one factor of the whole
+// stream, which no norm after a cut sees but for its epsilon. The factors are in o and down and their biases, in the
 // types they have. The
 // model does not norm its updates.
-std::vector<BlockStage> DividedBehind(const Weights& weights, const DepthPlan& plan, std::span<const Cut> cuts);
+std::vector<BlockStage> DividedAfter(const Weights& weights, const DepthPlan& plan, std::span<const Cut> cuts);
 
 }  // namespace shiftrt

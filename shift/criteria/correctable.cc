@@ -48,7 +48,7 @@ int64_t CorrectableProbe::parts_at_once() const {
   return UsableMemory(input_.context) / RidgeSums::Bytes(input_.weights->config.hidden);
 }
 
-void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
+void CorrectableProbe::Begin(Collector& collector, int64_t begin, int64_t end) {
   probe_.emplace();
   sums_.clear();
   begin_ = begin;
@@ -56,7 +56,7 @@ void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
   // Streams grow with depth, and what follows reads them through an RMSNorm.
   const TokenWeights relative = {.norm = true};
   for (int64_t i = begin; i < end; ++i) probe_->Add(parts_[i].site, sums_[i - begin], relative);
-  probe_->Begin(tally, 0, end - begin);
+  probe_->Begin(collector, 0, end - begin);
 }
 
 void CorrectableProbe::End() {

@@ -14,7 +14,7 @@
 namespace shiftrt {
 
 // An adapter in place of a unit, and its residual: the mean over the calibration tokens of |d - h A_r - b|^2 / |h +
-// d|^2, for a token whose stream before the unit is h and behind it h + d.
+// d|^2, for a token whose stream before the unit is h and after it h + d.
 struct Correctable {
   std::shared_ptr<const Lra> lra;
   double residual = 0;
@@ -35,9 +35,9 @@ class CorrectableProbe : public Probe {
   int64_t parts() const override;
   int64_t parts_at_once() const override;
   bool dealt() const override { return true; }
-  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  void Begin(Collector& collector, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override { return probe_->Taps(); }
-  void Settle(int64_t batches) override { probe_->Settle(batches); }
+  void Complete(int64_t batches) override { probe_->Complete(batches); }
   void End() override;
 
  private:

@@ -179,7 +179,7 @@ std::vector<BlockPart> PickWindow(const std::vector<double>& scores, const Quota
 }
 
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
-                                    Progress& progress, std::span<Probe* const> beside) {
+                                    Progress& progress, std::span<Probe* const> others) {
   ProbeSet probes(input, progress);
   std::vector<CriterionTask> tasks;
   for (const PruneSpec& spec : specs) {
@@ -197,7 +197,7 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
   if (!probes.empty()) {
     Pass pass(input.context, input.weights);
     probes.AddTo(pass);
-    for (Probe* const probe : beside) pass.Add(*probe);
+    for (Probe* const probe : others) pass.Add(*probe);
     pass.Run("selecting layers", *input.calibration, progress);
   }
   std::vector<Selection> selections;
@@ -207,8 +207,8 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
 }
 
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress,
-                       std::span<Probe* const> beside) {
-  return std::move(SelectLayers(std::vector{spec}, input, progress, beside)[0]);
+                       std::span<Probe* const> others) {
+  return std::move(SelectLayers(std::vector{spec}, input, progress, others)[0]);
 }
 
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights) {

@@ -40,7 +40,7 @@ struct CriterionTask {
 // An option of one criterion, as rank=16 in "correctable:0.25,rank=16": a whole number above 0.
 struct CriterionOption {
   std::string_view name;
-  int64_t otherwise;  // its default
+  int64_t default_value;
 };
 
 // The data that a criterion looks at.
@@ -83,12 +83,12 @@ void CheckParallelBlocks(const PruneSpec& spec, const ModelConfig& config);
 bool NeedCalibration(const std::vector<PruneSpec>& specs);
 
 // Scores every unit and makes the selection, for each of `specs`. One pass of the original model serves all of them,
-// and the probes `beside`, which receive nothing if no criterion has a probe. Throws UsageError as RemovalCount and
+// and the probes `others`, which receive nothing if no criterion has a probe. Throws UsageError as RemovalCount and
 // CheckCriterion do, and Error without the text a criterion needs.
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
-                                    Progress& progress, std::span<Probe* const> beside = {});
+                                    Progress& progress, std::span<Probe* const> others = {});
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress,
-                       std::span<Probe* const> beside = {});
+                       std::span<Probe* const> others = {});
 
 // The selection of `spec` from earlier scores of a criterion with scores_stand_alone.
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights);

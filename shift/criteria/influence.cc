@@ -19,15 +19,15 @@ InfluenceProbe::InfluenceProbe(std::vector<int64_t> kept, int64_t layers) : dept
 void InfluenceProbe::Want(Unit unit, int64_t count) {
   const int64_t units = UnitsOf(unit, blocks());
   Check(count >= 1 && count <= units, "a window of {} of {} units", count, units);
-  settled_.emplace(std::pair(unit, count), InfluenceStatistics(units - count + 1));
+  completed_.emplace(std::pair(unit, count), InfluenceStatistics(units - count + 1));
 }
 
-void InfluenceProbe::Begin(Tally& tally, int64_t, int64_t) {
-  heard_ = settled_;
+void InfluenceProbe::Begin(Collector& collector, int64_t, int64_t) {
+  running_ = completed_;
   devices_.clear();
-  products_ = tally.MakeProducts();
-  notes_.emplace(tally, [this](const Note& note) {
-    heard_.at({note.unit, note.count}).Add(note.first, note.products, note.offsets);
+  products_ = collector.MakeProducts();
+  records_.emplace(collector, [this](const Record& record) {
+    running_.at({record.unit, record.count}).Add(record.first, record.products, record.offsets);
   });
 }
 
@@ -35,7 +35,7 @@ std::vector<Tap> InfluenceProbe::Taps() {
   OnDevice& device = devices_.emplace_back();
   int64_t longest = 0;
   bool halves = false;
-  for (const auto& [window, statistics] : heard_) {
+  for (const auto& [window, statistics] : running_) {
     longest = std::max(longest, window.second * Step(window.first));
     halves |= window.first == Unit::kHalf;
   }
@@ -49,33 +49,33 @@ std::vector<Tap> InfluenceProbe::Taps() {
     if (!halves || block == blocks()) continue;
     taps.push_back(
         {depths_[block], TapPoint::kAttention, [this, &device, block](const Rows& update, const Batch& batch) {
-           KeptRows& behind = device.Before(2 * block + 1);
-           behind.Set(device.Before(2 * block).rows());
-           behind.Add(update);
+           KeptRows& after = device.Before(2 * block + 1);
+           after.Set(device.Before(2 * block).rows());
+           after.Add(update);
            Take(device, 2 * block + 1, batch);
          }});
   }
   return taps;
 }
 
-// Notes every window that ends at `place`. Where a model is split, this process may receive the places from
-// `device.first` on. The process before it notes the window that ends there.
+// Records every window that ends at `place`. Where a model is split, this process may receive the places from
+// `device.first` on. The process before it records the window that ends there.
 void InfluenceProbe::Take(OnDevice& device, int64_t place, const Batch& batch) {
   if (place <= device.last) device.first = place;  // a new batch has begun
   device.last = place;
-  for (auto& [window, statistics] : heard_) {
+  for (auto& [window, statistics] : running_) {
     const int64_t step = Step(window.first), begin = place - window.second * step;
     if (begin < device.first || begin % step != 0) continue;
     products_->Start(device.Before(begin).rows(), device.Before(place).rows());
-    notes_->Add({window.first, window.second, begin / step, products_->Take(), batch.offsets});
+    records_->Add({window.first, window.second, begin / step, products_->Take(), batch.offsets});
   }
 }
 
-void InfluenceProbe::Settle(int64_t) { settled_ = heard_; }
+void InfluenceProbe::Complete(int64_t) { completed_ = running_; }
 
 // Later groups of other probes need the memory.
 void InfluenceProbe::End() {
-  notes_.reset();
+  records_.reset();
   devices_.clear();
   products_.reset();
 }

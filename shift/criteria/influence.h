@@ -26,12 +26,12 @@ class InfluenceProbe : public Probe {
   // Asks for the influence of every `count` consecutive units. Throws Error for a window the model does not have.
   void Want(Unit unit, int64_t count);
   // One number per first unit of a window: units - count + 1 numbers.
-  const InfluenceStatistics& Found(Unit unit, int64_t count) const { return settled_.at({unit, count}); }
+  const InfluenceStatistics& Found(Unit unit, int64_t count) const { return completed_.at({unit, count}); }
 
   bool dealt() const override { return true; }
-  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  void Begin(Collector& collector, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
-  void Settle(int64_t batches) override;
+  void Complete(int64_t batches) override;
   void End() override;
 
  private:
@@ -48,19 +48,19 @@ class InfluenceProbe : public Probe {
 
   int64_t blocks() const { return std::ssize(depths_) - 1; }
 
-  // The products of a batch's tokens before and behind the window that begins with unit `first`.
-  struct Note {
+  // The products of a batch's tokens before and after the window that begins with unit `first`.
+  struct Record {
     Unit unit{};
     int64_t count = 0, first = 0;
     std::vector<RowProducts> products;
     std::vector<int64_t> offsets;  // the offsets in the batch
-    friend auto FieldsOf(Note& n) { return std::tie(n.unit, n.count, n.first, n.products, n.offsets); }
+    friend auto FieldsOf(Record& r) { return std::tie(r.unit, r.count, r.first, r.products, r.offsets); }
   };
 
-  std::vector<int64_t> depths_;  // the depths of the taps, which are in front of each block and behind the last
-  Windows settled_, heard_;
+  std::vector<int64_t> depths_;  // the depths of the taps, which are before each block and after the last
+  Windows completed_, running_;
   std::unique_ptr<PendingProducts> products_;
-  std::optional<BatchNotes<Note>> notes_;
+  std::optional<BatchRecords<Record>> records_;
   std::deque<OnDevice> devices_;
 };
 

@@ -44,7 +44,7 @@ Selection SelectByPruneComp(const CriterionTask& task) {
         {kept[chosen], std::accumulate(ratios.begin(), ratios.end(), 0.0) / static_cast<double>(ratios.size())});
     selection.removed.push_back(kept[chosen]);
     plan = DepthPlan::Pruned(layers, selection.removed);
-    for (const BlockStage& block : DividedBehind(*input.weights, plan, cuts))
+    for (const BlockStage& block : DividedAfter(*input.weights, plan, cuts))
       plan = plan.With(plan.StageOf(block.layer), block);
   }
   std::ranges::sort(selection.removed, {}, &BlockPart::layer);

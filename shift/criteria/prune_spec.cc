@@ -209,7 +209,7 @@ int64_t PruneSpec::Option(std::string_view name) const {
   if (given != options.end()) return given->second;
   const CriterionOption* option = FindCriterion(criterion).OptionNamed(name);
   Check(option != nullptr, "criterion {} has no option {}", criterion, name);
-  return option->otherwise;
+  return option->default_value;
 }
 
 PruneSpec ParsePrune(const std::string& text, const std::string& default_amount) {

@@ -28,7 +28,7 @@ int64_t RemovalCount(const PruneSpec& spec, const Weights& weights);
 // Decides which units may be removed. Its user names one unit after another, the least important first.
 // - Blocks, and halves by number: until there are RemovalCount() of them.
 // - A share of the halves: the bytes of their tensors are at most those of as many blocks as the share would remove. A
-//   half that would exceed these is passed over; a smaller one behind it may fit.
+//   half that would exceed these is passed over; a smaller one after it may fit.
 // - A target for halves: until it is reached. Then those without which it would be reached too are put back, the most
 //   important first.
 class Quota {
@@ -40,7 +40,7 @@ class Quota {
   int64_t units() const { return std::ssize(sizes_); }  // units of the model
   int64_t count() const { return count_; }              // RemovalCount()
   int64_t first() const { return first_; }              // the first unit that keep= does not protect
-  int64_t end() const { return end_; }                  // behind the last such unit
+  int64_t end() const { return end_; }                  // after the last such unit
   bool by_size() const { return by_size_; }             // true if the amount is a size, in which units differ
   // The cost per size of removing a unit with this score. If units are counted, it is the score itself.
   double CostPerSize(int64_t unit, double score) const { return score / static_cast<double>(sizes_[unit]); }

@@ -86,7 +86,7 @@ class BlockGradient {
 }  // namespace
 
 TaylorProbe::TaylorProbe(const CriterionInput& input, Progress& progress)
-    : input_(input), progress_(progress), layers_(input.weights->config.layers), settled_(layers_ + 1) {}
+    : input_(input), progress_(progress), layers_(input.weights->config.layers), completed_(layers_ + 1) {}
 
 void TaylorProbe::Want(int64_t tokens) {
   std::vector<Batch> batches = FirstSequences(*input_.calibration, tokens);
@@ -102,8 +102,8 @@ void TaylorProbe::Want(int64_t tokens) {
   if (count > TokensOf(batches_)) batches_ = std::move(batches);
 }
 
-void TaylorProbe::Begin(Tally&, int64_t, int64_t) {
-  heard_ = settled_;
+void TaylorProbe::Begin(Collector&, int64_t, int64_t) {
+  received_ = completed_;
   const int64_t tokens = TokensOf(batches_);
   while (std::ssize(streams_) <= layers_) streams_.emplace_back(tokens, input_.weights->config.hidden);
 }
@@ -117,14 +117,14 @@ std::vector<Tap> TaylorProbe::Taps() {
 
 // The batches come in their order. Of the last one that is wanted, only the first sequences may be.
 void TaylorProbe::Take(int64_t layer, const Rows& h) {
-  Heard& heard = heard_[layer];
-  if (heard.batches == std::ssize(batches_)) return;
-  const int64_t count = batches_[heard.batches].size();
+  Received& received = received_[layer];
+  if (received.batches == std::ssize(batches_)) return;
+  const int64_t count = batches_[received.batches].size();
   const HostRows host = h.Slice(0, count).ToHost();
   const MatrixView<const float> rows = host.view();
-  for (int64_t t = 0; t < count; ++t) std::copy_n(rows.row(t), rows.cols, streams_[layer].row(heard.rows + t));
-  ++heard.batches;
-  heard.rows += count;
+  for (int64_t t = 0; t < count; ++t) std::copy_n(rows.row(t), rows.cols, streams_[layer].row(received.rows + t));
+  ++received.batches;
+  received.rows += count;
 }
 
 std::vector<double> TaylorProbe::Scores(int64_t tokens, Unit unit) {
@@ -139,7 +139,7 @@ std::vector<double> TaylorProbe::Scores(int64_t tokens, Unit unit) {
   const Matrix<float> gradients(TokensOf(batches), hidden);
 
   progress_.Begin("gradients", (layers_ + 1) * std::ssize(batches));
-  // Calls pass(batch, stream, gradient) for each batch with the stream before `layer` and the gradient of that behind
+  // Calls pass(batch, stream, gradient) for each batch with the stream before `layer` and the gradient of that after
   // it, which becomes that of the stream before it.
   const auto for_each_batch = [&](int64_t layer, const auto& pass) {
     int64_t first = 0;

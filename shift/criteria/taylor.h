@@ -20,9 +20,9 @@ class TaylorProbe : public Probe {
   std::vector<double> Scores(int64_t tokens, Unit unit);
 
   int64_t batches(int64_t) const override { return std::ssize(batches_); }
-  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  void Begin(Collector& collector, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
-  void Settle(int64_t) override { settled_ = heard_; }
+  void Complete(int64_t) override { completed_ = received_; }
 
  private:
   void Take(int64_t layer, const Rows& h);
@@ -35,10 +35,10 @@ class TaylorProbe : public Probe {
   int64_t layers_;
   std::vector<Batch> batches_;          // the longest text asked for
   std::vector<Matrix<float>> streams_;  // (tokens, hidden) before each layer, and after the last
-  struct Heard {
+  struct Received {
     int64_t batches = 0, rows = 0;
   };
-  std::vector<Heard> heard_, settled_;  // one entry per layer
+  std::vector<Received> received_, completed_;  // one entry per layer
 };
 
 }  // namespace shiftrt

@@ -20,7 +20,7 @@ bool RankNeedsSpectrum(const RankSpec& spec) {
   return spec.kind == RankSpec::Kind::kEnergy || spec.kind == RankSpec::Kind::kBudget;
 }
 
-// The factors of one site after another. On a GPU, the host's part of a site runs behind the device's part of the next.
+// The factors of one site after another. On a GPU, the host's part of a site runs during the device's part of the next.
 class Factorizer {
  public:
   // Receives the factors of item i.
@@ -154,14 +154,14 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   fitted.reports.resize(sites.size());
   const auto measure = [&](int64_t i) {
     SiteReport& report = fitted.reports[i] = MeasureSite(context, *sites[i], *fitted.adapters[i]);
-    report.Note(solved.solutions[i]);
+    report.Record(solved.solutions[i]);
     if (options.spectra == Spectra::kNever) return;
     report.singular_values = std::move(spectra[i]);
     report.squares = std::move(squares[i]);
     if (report.squares.size() == 0) report.effective_rank = EffectiveRank(report.singular_values);
   };
   Factorizer factorizer([&](int64_t i, LowRank factors) {
-    // Those behind the leading ones may be known.
+    // Those after the leading ones may be known.
     const auto found = std::ssize(factors.singular_values);
     if (found < std::ssize(spectra[i]))
       factors.singular_values.insert(factors.singular_values.end(), spectra[i].begin() + found, spectra[i].end());

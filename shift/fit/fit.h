@@ -39,14 +39,14 @@ struct SiteReport : FitReport {
   Site site;
   linalg::Tridiagonal squares;  // as in LowRank, until CompleteSpectra()
 
-  void Note(const RidgeSolution& solution) {
+  void Record(const RidgeSolution& solution) {
     lambda = solution.lambda;
     condition = solution.condition;
     warning = solution.warning;
   }
   friend auto FieldsOf(SiteReport& r) {
     return std::tie(r.site, r.part, r.tokens, r.lambda, r.rank, r.r2_fit, r.r2_heldout, r.condition, r.effective_rank,
-                    r.scale, r.singular_values, r.squares.diagonal, r.squares.beside, r.warning);
+                    r.scale, r.singular_values, r.squares.diagonal, r.squares.off_diagonal, r.warning);
   }
 };
 // The reports as a caller gets them.

@@ -260,7 +260,7 @@ std::optional<Solved> SolveGcv(Solver& solver, const Problem& problem, double un
   NormalEquations equations = MakeEquations(solver, problem.sums, problem.options.penalize_bias);
   const ArrayPtr reduced = solver.Copied(*equations.gram);
   const linalg::Tridiagonal t = solver.Tridiagonalize(*reduced);
-  for (const std::vector<double>* part : {&t.diagonal, &t.beside})
+  for (const std::vector<double>* part : {&t.diagonal, &t.off_diagonal})
     for (const double x : *part) CheckIsFinite(x, "the sums of a ridge regression are not finite");
   const auto [lowest, highest] = linalg::ExtremeEigenvalues(t);
   if (lowest <= kRounding * std::max(highest, equations.scale)) return std::nullopt;

@@ -26,7 +26,7 @@ Divergence::Divergence(const Context& context, const std::shared_ptr<const Weigh
     : context_(context),
       sequences_(std::move(sequences)),
       first_(first),
-      behind_(sequences_.size()),
+      after_(sequences_.size()),
       decoder_(context, weights, DepthPlan::Original(weights->config.layers)),
       head_(context, weights, DepthPlan::Original(weights->config.layers)) {
   Check(PredictedTokens(sequences_) > 0, "a divergence over text without a predicted token");
@@ -34,14 +34,14 @@ Divergence::Divergence(const Context& context, const std::shared_ptr<const Weigh
   before_ = StreamsBefore(first, context, weights, sequences_, "", quiet);
   const std::vector<Stage>& stages = decoder_.plan().stages;
   SharedItems(context_, std::ssize(sequences_)).ForEach([&](int64_t s) {
-    behind_[s].Set(decoder_.Resume(sequences_[s], before_[s].rows(), std::span(stages).subspan(first)));
+    after_[s].Set(decoder_.Resume(sequences_[s], before_[s].rows(), std::span(stages).subspan(first)));
   });
 }
 
 double Divergence::Of(const DepthPlan& plan, int64_t sequence) {
   const Batch& batch = sequences_[sequence];
   const Rows rows = decoder_.Resume(batch, before_[sequence].rows(), std::span(plan.stages).subspan(first_));
-  const Rows teacher = behind_[sequence].rows();
+  const Rows teacher = after_[sequence].rows();
   DeviceMemory copy;
   return head_
       .Head(batch, {}, 0, head_.ops().Here(rows, copy), {}, {.cross_entropy = 0, .divergence = 1, .teacher = &teacher})

@@ -32,7 +32,7 @@ class Divergence {
   const Context context_;
   const std::vector<Batch> sequences_;
   int64_t first_ = 0;
-  std::vector<KeptRows> before_, behind_;  // per sequence: the stream before block first_, and behind all blocks
+  std::vector<KeptRows> before_, after_;  // per sequence: the stream before block first_, and after all blocks
   Decoder decoder_;
   GradientEngine head_;
 };

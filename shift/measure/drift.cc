@@ -16,7 +16,8 @@ namespace shiftrt {
 
 namespace {
 
-// In front of blocks whose attention every plan runs. An MLP alone stands behind the place of the attention.
+// The layers whose attention every plan runs, and the place after the last. An MLP alone stands after the place of the
+// attention.
 std::vector<int64_t> SharedDepths(const std::vector<DepthPlan>& plans, int64_t layers) {
   std::vector<int64_t> runs(layers, 0);
   for (const DepthPlan& plan : plans)
@@ -96,14 +97,14 @@ class DriftProbe : public Probe {
  public:
   DriftProbe(const std::vector<int64_t>& depths, int64_t every, std::vector<Matrix<float>>& original, bool is_original)
       : seen(depths.size()), depths_(depths), every_(every), original_(original), is_original_(is_original) {}
-  void Begin(Tally&, int64_t, int64_t) override {}
+  void Begin(Collector&, int64_t, int64_t) override {}
   std::vector<Tap> Taps() override {
     std::vector<Tap> taps;
     for (size_t d = 0; d < depths_.size(); ++d)
       taps.push_back({depths_[d], TapPoint::kInput, [this, d](const Rows& rows, const Batch&) { Take(d, rows); }});
     return taps;
   }
-  void Settle(int64_t) override {}
+  void Complete(int64_t) override {}
 
   std::vector<Seen> seen;                // by depth
   std::vector<std::vector<float>> last;  // the final norm's inputs at every `every`th token

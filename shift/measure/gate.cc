@@ -41,7 +41,7 @@ GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
     with = lowest;
     progress.Advance(1);
   }
-  // Each remaining correction may lower the loss beside the others while the plan without any has a lower loss still.
+  // Each remaining correction may lower the loss with the others while the plan without any has a lower loss still.
   DepthPlan bare = gated.plan.Uncorrected();
   if (const double without = loss(bare); without < with) {
     for (GateVerdict& verdict : gated.verdicts)

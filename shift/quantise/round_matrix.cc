@@ -134,7 +134,7 @@ class Rounder {
     return true;
   }
 
-  // Adds the errors of a block to e V in the columns of the panel behind it.
+  // Adds the errors of a block to e V in the columns of the panel after it.
   void Commit(const Row& row, int64_t at, const Trial& trial) const {
     const int64_t elements = grid_.elements();
     std::copy_n(trial.costs.data(), elements, row.cost + at);

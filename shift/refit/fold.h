@@ -17,7 +17,7 @@ Matrix<double> InFloat64(const TensorView& tensor);
 // Throws UsageError where no kept block stands before a site. `runs`: ascending.
 void CheckBlockBefore(const std::vector<Site>& runs);
 
-// `block` with T (hidden, hidden) behind its MLP: the output m becomes m T (row vectors). Stored in the types it had.
+// `block` with T (hidden, hidden) after its MLP: the output m becomes m T (row vectors). Stored in the types it had.
 std::shared_ptr<const BlockWeights> FoldIntoDown(const Context& context, const BlockWeights& block,
                                                  MatrixView<const double> t);
 

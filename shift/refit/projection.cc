@@ -42,7 +42,7 @@ RefittedBlock Stored(const RidgeSolution& solution, const Projection& projection
   RefittedBlock refitted{OwnBlock::Share(std::move(folded)), {}};
   SiteReport& report = refitted.report;
   report.part = projection.name;
-  report.Note(solution);
+  report.Record(solution);
   report.rank = solution.a.cols();
   return refitted;
 }

@@ -17,19 +17,19 @@ MagnitudeProbe::MagnitudeProbe(const Context& context, std::vector<StreamSpan> s
       spans_(std::move(spans)),
       hidden_(hidden),
       transform_(std::move(transform)),
-      settled_{Matrix<double>::Zeros(std::ssize(spans_), hidden), 0},
-      heard_(settled_.Clone()) {}
+      completed_{Matrix<double>::Zeros(std::ssize(spans_), hidden), 0},
+      running_(completed_.Clone()) {}
 
 std::vector<double> MagnitudeProbe::Ratios(size_t index) const {
-  Check(settled_.sequences > 0, "ratios of magnitudes without a single sequence");
+  Check(completed_.sequences > 0, "ratios of magnitudes without a single sequence");
   std::vector<double> ratios(hidden_);
   for (int64_t k = 0; k < hidden_; ++k)
-    ratios[k] = settled_.sums(static_cast<int64_t>(index), k) / static_cast<double>(settled_.sequences);
+    ratios[k] = completed_.sums(static_cast<int64_t>(index), k) / static_cast<double>(completed_.sequences);
   return ratios;
 }
 
-void MagnitudeProbe::Begin(Tally&, int64_t, int64_t) {
-  heard_ = settled_.Clone();
+void MagnitudeProbe::Begin(Collector&, int64_t, int64_t) {
+  running_ = completed_.Clone();
   devices_.clear();
 }
 
@@ -61,19 +61,19 @@ void MagnitudeProbe::Take(Sizes& sizes, int64_t depth, const Rows& rows, const B
     if (spans_[i].end != depth) continue;
     const Matrix<double>& before = sizes.at(spans_[i].begin);
     for (int64_t s = 0; s < batch.sequences(); ++s)
-      for (int64_t k = 0; k < hidden_; ++k) heard_.sums(static_cast<int64_t>(i), k) += size(s, k) / before(s, k);
+      for (int64_t k = 0; k < hidden_; ++k) running_.sums(static_cast<int64_t>(i), k) += size(s, k) / before(s, k);
   }
-  if (depth == spans_.front().end) heard_.sequences += batch.sequences();
+  if (depth == spans_.front().end) running_.sequences += batch.sequences();
 }
 
-void MagnitudeProbe::Settle(int64_t) {
-  for (int64_t i = 0; i < heard_.sums.rows(); ++i)
+void MagnitudeProbe::Complete(int64_t) {
+  for (int64_t i = 0; i < running_.sums.rows(); ++i)
     for (int64_t k = 0; k < hidden_; ++k)
-      Check(std::isfinite(heard_.sums(i, k)),
-            "channel {} of the stream in front of layer {} or {} is zero in a whole calibration sample, or not finite: "
+      Check(std::isfinite(running_.sums(i, k)),
+            "channel {} of the stream before layer {} or {} is zero in a whole calibration sample, or not finite: "
             "the ratio of their magnitudes is not defined",
             k, spans_[i].begin, spans_[i].end);
-  settled_ = heard_.Clone();
+  completed_ = running_.Clone();
 }
 
 }  // namespace shiftrt

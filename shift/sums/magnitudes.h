@@ -13,8 +13,8 @@
 
 namespace shiftrt {
 
-// From the stream in front of block `begin` to the stream in front of block `end`; the number of layers stands for the
-// stream behind the last block.
+// From the stream before block `begin` to the stream before block `end`; the number of layers stands for the
+// stream after the last block.
 struct StreamSpan {
   int64_t begin = 0, end = 0;
 };
@@ -31,10 +31,10 @@ class MagnitudeProbe : public Probe {
   // (hidden) of spans[index]. Throws Error without a single sequence.
   std::vector<double> Ratios(size_t index) const;
 
-  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  void Begin(Collector& collector, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
-  // Throws Error, naming layer and channel, where the stream in front of a span is 0 or not finite in a whole sequence.
-  void Settle(int64_t batches) override;
+  // Throws Error, naming layer and channel, where the stream before a span is 0 or not finite in a whole sequence.
+  void Complete(int64_t batches) override;
   void End() override { devices_.clear(); }
 
  private:
@@ -52,7 +52,7 @@ class MagnitudeProbe : public Probe {
   std::vector<StreamSpan> spans_;
   int64_t hidden_;
   Transform transform_;
-  Means settled_, heard_;
+  Means completed_, running_;
   std::deque<Sizes> devices_;
 };
 

@@ -97,7 +97,7 @@ void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progres
   }
 }
 
-// Runs the batches that are not settled yet.
+// Runs the batches that are not completed yet.
 void Pass::RunGroups(const std::string& phase, Text& text, std::vector<Group>& groups, Progress& progress,
                      PassCheckpoint* checkpoint) {
   const bool whole = std::all_of(groups.begin(), groups.end(), [](const Group& group) { return group.whole(); });
@@ -114,20 +114,22 @@ void Pass::RunGroups(const std::string& phase, Text& text, std::vector<Group>& g
   bool dealt = true;
   each([&](const Group& group) { dealt = dealt && group.probe().dealt(); });
   const Context context = dealt ? context_ : context_.Alone();
-  const std::unique_ptr<Tally> tally = MakeTally(context, weights_);
-  each([&](const Group& group) { tally->InMemory([&] { group.probe().Begin(*tally, group.begin, group.end); }); });
+  const std::unique_ptr<Collector> collector = MakeCollector(context, weights_);
+  each([&](const Group& group) {
+    collector->InMemory([&] { group.probe().Begin(*collector, group.begin, group.end); });
+  });
   std::deque<DeviceRun> devices;
-  tally->InMemory([&] {
-    for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context.WithGpu(i), groups);
+  collector->InMemory([&] {
+    for (int64_t i = 0; i < collector->devices(); ++i) devices.emplace_back(*this, context.WithGpu(i), groups);
   });
 
-  const int64_t before = text.settled;
+  const int64_t before = text.completed;
   const std::span<const Batch> batches = text.batches.subspan(before);
-  int64_t tokens = 0, settled = 0, done = 0;
+  int64_t tokens = 0, completed = 0, done = 0;
   for (const Batch& batch : batches) tokens += batch.size();
-  const auto settle = [&] {
-    each([&](const Group& group) { group.probe().Settle(done - settled); });
-    settled = done;
+  const auto complete = [&] {
+    each([&](const Group& group) { group.probe().Complete(done - completed); });
+    completed = done;
   };
   progress.Begin(title, tokens * static_cast<int64_t>(plans_.size()));
   try {
@@ -138,10 +140,10 @@ void Pass::RunGroups(const std::string& phase, Text& text, std::vector<Group>& g
       devices[turn++ % std::ssize(devices)].Run(batches[b], streams_.empty() ? nullptr : &streams_[before + b]);
       CountBatch(context_, batches[b].size() * static_cast<int64_t>(plans_.size()));
     };
-    tally->ForEachBatch(std::ssize(batches), run, [&](int64_t first, int64_t end, bool together) {
+    collector->ForEachBatch(std::ssize(batches), run, [&](int64_t first, int64_t end, bool together) {
       done = end;
       if (together && whole && checkpoint != nullptr && DecidedByWriter(context, checkpoint->Due())) {
-        settle();
+        complete();
         checkpoint->Save();
       }
       int64_t advance = 0;
@@ -154,14 +156,14 @@ void Pass::RunGroups(const std::string& phase, Text& text, std::vector<Group>& g
       if (together && WantedByAny(context, interrupted)) throw Interrupted();  // so that all stop after the same batch
     });
   } catch (const Interrupted&) {
-    settle();
+    complete();
     throw;
   } catch (const OutOfMemory&) {
-    text.settled += settled;
+    text.completed += completed;
     throw;
   }
   progress.End();
-  settle();
+  complete();
   each([&](const Group& group) { group.probe().End(); });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass over text, into which probes are plugged. It handles progress, interruption, checkpoints, the division of
-// work for which a device has no memory, and the turns of several GPUs. Batches that processes share are the tally's
-// business (engine/tally.h).
+// work for which a device has no memory, and the turns of several GPUs. The collector (engine/collector.h) exchanges
+// what it takes of the batches that processes share.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/collector.h"
 #include "engine/decoder.h"
-#include "engine/tally.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
@@ -26,21 +26,21 @@ class Probe {
   virtual int64_t parts_at_once() const { return parts(); }
   // The number of batches that it measures of `all`, from the first. A pass leaves out batches that no probe measures.
   virtual int64_t batches(int64_t all) const { return all; }
-  // Starts a run of the text for the parts begin .. end - 1. Measurements since the last Settle() are discarded: an
-  // aborted run starts again from there. `tally` is valid until the run ends. May throw OutOfMemory.
-  virtual void Begin(Tally& tally, int64_t begin, int64_t end) = 0;
+  // Starts a run of the text for the parts begin .. end - 1. Measurements since the last Complete() are discarded: an
+  // aborted run starts again from there. `collector` is valid until the run ends. May throw OutOfMemory.
+  virtual void Begin(Collector& collector, int64_t begin, int64_t end) = 0;
   // Its taps on one device. Called once per device after each Begin(). The sinks of all devices are called by one
   // thread, in the order of the batches.
   virtual std::vector<Tap> Taps() = 0;
-  // True if the batches may be dealt out: the probe measures through adders and notes of the tally alone, which bring
-  // together what was received of all batches. Other probes receive every batch of the pass.
+  // True if the batches may be dealt out: the probe measures through adders and records of the collector alone, which
+  // bring together what was received of all batches. Other probes receive every batch of the pass.
   virtual bool dealt() const { return false; }
   // The sinks are now called for batch `batch` of the pass.
   virtual void BeginBatch(int64_t /*batch*/) {}
-  // Completes the measurements of these parts, over `batches` batches since Begin() or the last Settle(), so that they
-  // can be read. Called at the end of a run, before a checkpoint, and when the pass is interrupted.
-  virtual void Settle(int64_t batches) = 0;
-  // All batches were run for these parts; Settle() has been called.
+  // Completes the measurements of these parts, over `batches` batches since Begin() or the last Complete(), so that
+  // they can be read. Called at the end of a run, before a checkpoint, and when the pass is interrupted.
+  virtual void Complete(int64_t batches) = 0;
+  // All batches were run for these parts; Complete() has been called.
   virtual void End() {}
 };
 
@@ -68,7 +68,7 @@ class Pass {
   // Runs `batches` up to the last tap. They are dealt out unless a probe must receive them all. Devices take batches in
   // turns; a GPU is given its next one while the others work at theirs. Where a device has no memory
   // for the parts of the probes, the largest group is halved and the rest of the work is done in such groups. When it
-  // is interrupted, and for `checkpoint`, which saves as long as all parts are done at once, the probes have settled.
+  // is interrupted, and for `checkpoint`, which saves as long as all parts are done at once, the probes have completed.
   // Throws OutOfMemory where no group can be halved any more.
   void Run(const std::string& phase, std::span<const Batch> batches, Progress& progress,
            PassCheckpoint* checkpoint = nullptr);
@@ -76,10 +76,10 @@ class Pass {
  private:
   struct Group;     // the parts of one probe that a run serves, and what is left of them
   class DeviceRun;  // one device's decoders
-  // The batches of a pass; the first `settled` are behind all parts.
+  // The batches of a pass; the first `completed` are done for all parts.
   struct Text {
     std::span<const Batch> batches;
-    int64_t settled = 0;
+    int64_t completed = 0;
   };
 
   void RunGroups(const std::string& phase, Text& text, std::vector<Group>& groups, Progress& progress,

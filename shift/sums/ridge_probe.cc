@@ -7,9 +7,9 @@
 
 namespace shiftrt {
 
-// The stream before the block that runs, and behind its attention.
+// The stream before the block that runs, and after its attention.
 struct RidgeProbe::Shared {
-  KeptRows before, behind_attention;
+  KeptRows before, after_attention;
 };
 
 // Takes the rows of one site while a batch runs.
@@ -20,12 +20,12 @@ class RidgeProbe::SiteTaps {
       : entry_(probe.entries_[part]),
         site_(entry_.site),
         adder_(*probe.adders_[part - probe.begin_]),
-        carrier_(probe.carriers_[part - probe.begin_].get()),
+        transfer_(probe.transfers_[part - probe.begin_].get()),
         before_(shared.before),
         norm_(entry_.input == SiteInput::kNormed ? std::make_unique<RowNorm>(*probe.context_, probe.weights_)
                                                  : nullptr),
         input_(site_.blocks > 1 || !IsStream(entry_.input) ? &own_
-               : site_.from_mlp                            ? &shared.behind_attention
+               : site_.from_mlp                            ? &shared.after_attention
                                                            : &shared.before) {}
 
   void AddTo(std::vector<Tap>& taps) {
@@ -57,11 +57,11 @@ class RidgeProbe::SiteTaps {
     if (part.begin() == site_.begin()) {
       sum_.Set(update);
     } else {
-      if (carrier_ != nullptr) carrier_->Before(part.layer, kept, update);
+      if (transfer_ != nullptr) transfer_->Before(part.layer, kept, update);
       sum_.Add(update);
     }
     if (part.end() == site_.end()) return Finish(sum_.rows(), batch);
-    if (carrier_ != nullptr) carrier_->After(part.layer, kept);
+    if (transfer_ != nullptr) transfer_->After(part.layer, kept);
   }
 
   void Finish(const Rows& update, const Batch& batch) {
@@ -73,7 +73,7 @@ class RidgeProbe::SiteTaps {
   const Entry& entry_;
   const Site& site_;
   RidgeAdder& adder_;
-  RowCarrier* const carrier_;  // or null
+  RowTransfer* const transfer_;  // or null
   KeptRows& before_;
   const std::unique_ptr<RowNorm> norm_;  // or null
   KeptRows own_, sum_;                   // unused by a site of one block that reads the shared stream
@@ -85,22 +85,22 @@ struct RidgeProbe::OnDevice {
   std::deque<SiteTaps> sites;
 };
 
-void RidgeProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
+void RidgeProbe::Begin(Collector& collector, int64_t begin, int64_t end) {
   devices_.clear();
   adders_.clear();
   begin_ = begin;
   end_ = end;
-  heard_ = 0;
+  run_batches_ = 0;
   const bool whole = end - begin == parts();
   for (size_t i = staged_.size(); !whole && i < entries_.size(); ++i) staged_.push_back(entries_[i].sums->Clone());
-  carriers_.clear();
+  transfers_.clear();
   std::vector<RidgeSite> sites;
   for (int64_t i = begin; i < end; ++i) {
     const Site& site = entries_[i].site;
-    carriers_.push_back(tally.MakeCarrier(site.layer, site.last()));
+    transfers_.push_back(collector.MakeTransfer(site.layer, site.last()));
     sites.push_back({(whole ? *entries_[i].sums : staged_[i]).matrices(), site.layer, site.last(), site.Name()});
   }
-  adders_ = tally.MakeAdders(sites);
+  adders_ = collector.MakeAdders(sites);
 }
 
 std::vector<Tap> RidgeProbe::Taps() {
@@ -110,10 +110,10 @@ std::vector<Tap> RidgeProbe::Taps() {
   return taps;
 }
 
-void RidgeProbe::Settle(int64_t batches) {
-  for (const std::unique_ptr<RidgeAdder>& adder : adders_) adder->Settle();
+void RidgeProbe::Complete(int64_t batches) {
+  for (const std::unique_ptr<RidgeAdder>& adder : adders_) adder->Complete();
   for (int64_t i = begin_; !staged_.empty() && i < end_; ++i) staged_[i].ToHost();  // the next group needs the room
-  heard_ += batches;
+  run_batches_ += batches;
   if (!staged_.empty() || batches_ == nullptr) return;
   *batches_ += batches;
 }
@@ -124,7 +124,7 @@ void RidgeProbe::End() {
   if (staged_.empty() || end_ < parts()) return;
   for (size_t i = 0; i < entries_.size(); ++i) *entries_[i].sums = std::move(staged_[i]);
   staged_.clear();
-  if (batches_ != nullptr) *batches_ += heard_;
+  if (batches_ != nullptr) *batches_ += run_batches_;
 }
 
 }  // namespace shiftrt

@@ -35,9 +35,9 @@ class RidgeProbe : public Probe {
 
   int64_t parts() const override { return std::ssize(entries_); }
   bool dealt() const override { return true; }
-  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  void Begin(Collector& collector, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
-  void Settle(int64_t batches) override;
+  void Complete(int64_t batches) override;
   void End() override;
 
  private:
@@ -56,9 +56,9 @@ class RidgeProbe : public Probe {
   std::shared_ptr<const Weights> weights_;
   std::vector<Entry> entries_;
   std::vector<RidgeSums> staged_;  // the sums of groups, until all groups are done
-  int64_t begin_ = 0, end_ = 0, heard_ = 0;
-  std::vector<std::unique_ptr<RidgeAdder>> adders_;    // one for each of the parts begin_ .. end_ - 1
-  std::vector<std::unique_ptr<RowCarrier>> carriers_;  // one for each of the same parts
+  int64_t begin_ = 0, end_ = 0, run_batches_ = 0;
+  std::vector<std::unique_ptr<RidgeAdder>> adders_;      // one for each of the parts begin_ .. end_ - 1
+  std::vector<std::unique_ptr<RowTransfer>> transfers_;  // one for each of the same parts
   std::vector<std::shared_ptr<OnDevice>> devices_;
 };
 

@@ -10,8 +10,8 @@
 namespace shiftrt {
 
 Site Site::Between(int64_t begin, int64_t end) {
-  const int64_t layer = begin / 2, behind = (end + 1) / 2;
-  return {layer, behind - layer, begin % 2 != 0, end % 2 != 0};
+  const int64_t layer = begin / 2, after = (end + 1) / 2;
+  return {layer, after - layer, begin % 2 != 0, end % 2 != 0};
 }
 
 std::vector<int64_t> Site::Layers() const {

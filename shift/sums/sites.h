@@ -48,7 +48,7 @@ enum class SiteInput {
   kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
   // The half before the site, on the corrected stream, gives the others:
   kActivation,  // the input of its last projection: an MLP's gated activation, or the output of an attention's heads
-  kStreamAndActivation,  // [the stream behind it | that]
+  kStreamAndActivation,  // [the stream after it | that]
 };
 
 inline bool IsStream(SiteInput input) { return input == SiteInput::kStream || input == SiteInput::kNormed; }

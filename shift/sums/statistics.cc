@@ -57,7 +57,7 @@ std::vector<double> InfluenceStatistics::AngularScores() const {
 
 RidgeSums RidgeSums::FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens) {
   Check(gram.rows() == gram.cols() && gram.rows() >= 1 && cross.rows() == gram.rows(),
-        "a Gram of ({}, {}) beside cross products of ({}, {})", gram.rows(), gram.cols(), cross.rows(), cross.cols());
+        "a Gram of ({}, {}) with cross products of ({}, {})", gram.rows(), gram.cols(), cross.rows(), cross.cols());
   RidgeSums sums(cross.rows() - 1, cross.cols());
   sums.matrices_ = {std::move(gram), std::move(cross), {tokens, delta_squares, {}}};
   return sums;

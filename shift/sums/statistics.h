@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/tally.h"
+#include "engine/collector.h"
 #include "runtime/context.h"
 #include "runtime/tensor.h"
 
@@ -57,7 +57,7 @@ class RidgeSums {
   RidgeSums& operator+=(const RidgeSums& other);
   RidgeSums Clone() const;
 
-  // G and C where they are, with their totals. A tally adds to them there.
+  // G and C where they are, with their totals. A collector adds to them there.
   RidgeMatrices& matrices() { return matrices_; }
   const RidgeMatrices& matrices() const { return matrices_; }
   // Leaves the memory of a GPU.

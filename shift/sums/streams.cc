@@ -19,11 +19,11 @@ std::vector<Tap> StreamProbe::Taps() {
   return taps;
 }
 
-std::vector<KeptRows> StreamProbe::Take(int64_t& layer, LaterStreams* behind) {
+std::vector<KeptRows> StreamProbe::Take(int64_t& layer, LaterStreams* deeper) {
   std::vector<KeptRows> taken;
   int64_t deepest = -1;
   for (size_t i = 0; i < streams_.size(); ++i) {
-    if (layers_[i] > layer && behind != nullptr) behind->emplace(layers_[i], std::move(streams_[i]));
+    if (layers_[i] > layer && deeper != nullptr) deeper->emplace(layers_[i], std::move(streams_[i]));
     if (layers_[i] > layer || layers_[i] <= deepest) continue;
     deepest = layers_[i];
     taken = std::move(streams_[i]);

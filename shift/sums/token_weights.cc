@@ -25,7 +25,7 @@ bool Massive(std::vector<float>& magnitudes) {
   return largest > kMassive * *middle;
 }
 
-// Finds the tokens that are massive before or behind the block.
+// Finds the tokens that are massive before or after the block.
 std::vector<bool> MassiveTokens(MatrixView<const float> h, MatrixView<const float> delta) {
   std::vector<bool> massive(h.rows);
   std::vector<float> before(h.cols), after(h.cols);

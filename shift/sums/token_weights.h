@@ -6,14 +6,14 @@
 #include <span>
 #include <vector>
 
+#include "engine/collector.h"
 #include "engine/decoder.h"
-#include "engine/tally.h"
 #include "include/shiftrt/recipe.h"
 #include "kernels/row_products.h"
 
 namespace shiftrt {
 
-// Behind `norm` follows an RMSNorm, so that the error relative to the token's own size counts. The first token of a
+// After `norm` follows an RMSNorm, so that the error relative to the token's own size counts. The first token of a
 // sample is where BOS stands, and where attention sinks. A token has a massive activation if a coordinate of its
 // stream, before or after, is more than 1000 times the median of its coordinates (Sun et al., Massive activations,
 // 2024).

@@ -5,14 +5,14 @@
 
 #include <cmath>
 
-#include "engine/tally.h"
+#include "engine/collector.h"
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/random.h"
 #include "shift/corrections/corrections.h"
 #include "shift/criteria/correctable.h"
 #include "shift/criteria/influence.h"
-#include "shift/refit/walk.h"
+#include "shift/refit/sequential_fit.h"
 #include "shift/sums/collect.h"
 #include "tests/cuda/models.h"
 #include "tests/cuda/sums.h"
@@ -123,7 +123,7 @@ TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
                         Case{"joint", {1, Halves::kAttention}, 5}}) {
     const char* const name = c.name;
     const std::vector<BlockPart> removed = {c.removed};
-    WalkResult walked[2];
+    SequentialFitResult fitted[2];
     for (const Device device : {Device::kCpu, Device::kCuda}) {
       const Context context = On(device);
       const ShiftJob job = {context, model_, calibration_, quiet_};
@@ -133,10 +133,10 @@ TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
           [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
             return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
           }};
-      walked[device == Device::kCuda] =
+      fitted[device == Device::kCuda] =
           RefitInSequence(job, DepthPlan::Pruned(4, removed), removed, {&fit, Heal::kAll, options.ridge, {}});
     }
-    ASSERT_EQ(walked[0].healed.size(), c.healed);
+    ASSERT_EQ(fitted[0].healed.size(), c.healed);
     const auto expect = [&](const std::vector<SiteReport>& here, const std::vector<SiteReport>& there) {
       ASSERT_EQ(there.size(), here.size());
       for (size_t i = 0; i < here.size(); ++i) {
@@ -145,8 +145,8 @@ TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
         EXPECT_NEAR(there[i].r2_heldout, here[i].r2_heldout, 1e-2) << name;
       }
     };
-    expect(walked[0].sites, walked[1].sites);
-    expect(walked[0].healed, walked[1].healed);
+    expect(fitted[0].sites, fitted[1].sites);
+    expect(fitted[0].healed, fitted[1].healed);
   }
 }
 
@@ -184,7 +184,7 @@ TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
 }
 
 // A run that is saved half way continues from the saved sums.
-TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
+TEST_F(CalibrationOnGpu, SumsThatWereCompletedHalfWayAreTheSameBits) {
   class EveryBatch : public PassCheckpoint {
    public:
     bool Due() override { return true; }
@@ -209,16 +209,16 @@ TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
 }
 
 TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
-  const std::unique_ptr<Tally> tally = MakeTally(On(Device::kCuda), model_.weights);
+  const std::unique_ptr<Collector> collector = MakeCollector(On(Device::kCuda), model_.weights);
   Matrix<float> inputs = Matrix<float>::Zeros(3, Hidden()), updates = Matrix<float>::Zeros(3, Hidden());
   updates(2, 5) = NAN;
   const KeptRows h = Uploaded(On(Device::kCuda), model_.weights, inputs.view()),
                  delta = Uploaded(On(Device::kCuda), model_.weights, updates.view());
   RidgeSums sums(Hidden());
-  const auto adders = tally->MakeAdders({{sums.matrices(), 4, 6, "4-6"}});
+  const auto adders = collector->MakeAdders({{sums.matrices(), 4, 6, "4-6"}});
   try {
     adders[0]->Add({h.rows(), h.rows(), delta.rows()}, {});
-    adders[0]->Settle();
+    adders[0]->Complete();
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "calibrating layer 4-6: row 2 of the block's update is not finite");

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "engine/tally.h"
+#include "engine/collector.h"
 #include "runtime/check.h"
 #include "runtime/cuda/communicator.h"
 #include "runtime/random.h"
@@ -207,7 +207,7 @@ TEST_F(SeveralGpus, EachHasItsOwnCopyOfTheWeights) {
 }
 
 TEST_F(SeveralGpus, RowsStayWithTheGpuThatHasThem) {
-  const std::unique_ptr<Tally> both = MakeTally(OnGpus(2), model_.weights);
+  const std::unique_ptr<Collector> both = MakeCollector(OnGpus(2), model_.weights);
   const int64_t hidden = model_.weights->config.hidden;
   Matrix<float> values = Matrix<float>::Zeros(2, hidden);
   values(1, 3) = 5;

@@ -14,7 +14,7 @@
 namespace shiftrt::gpu {
 namespace {
 
-using test::Behind;
+using test::Epilogue;
 
 class GatedProductOnGpu : public CudaTest {
  protected:
@@ -37,7 +37,7 @@ class GatedProductOnGpu : public CudaTest {
     const Input<T> x(stream_, p.x), w(stream_, p.w);
     const Input<float> bias(stream_, p.bias);
     const Output<T> out(stream_, (c.tokens + kTail) * c.outputs());
-    MultiplyGated(stream_, c.behind == Behind::kSilu ? Activation::kSilu : Activation::kGeluTanh,
+    MultiplyGated(stream_, c.epilogue == Epilogue::kSilu ? Activation::kSilu : Activation::kGeluTanh,
                   {.x = x.array(),
                    .gate_up = w.array(),
                    .bias = c.biased ? bias.data() : nullptr,

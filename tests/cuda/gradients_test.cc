@@ -17,7 +17,7 @@
 namespace shiftrt {
 namespace {
 
-// On the GPU, products and attention of a bfloat16 model round their operands, some twenty times one behind another. A
+// On the GPU, products and attention of a bfloat16 model round their operands, some twenty times one after another. A
 // single gradient may be small because its terms cancel, and then its relative error is larger.
 struct Tolerance {
   double all, each;
@@ -44,7 +44,7 @@ Matrix<float> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed, double sca
   return matrix;
 }
 
-// Two blocks, of which the second has its own tensors, with an adapter of each form behind them.
+// Two blocks, of which the second has its own tensors, with an adapter of each form after them.
 DepthPlan PlanOf(const Weights& weights) {
   const int64_t hidden = weights.config.hidden;
   auto low = std::make_shared<Lra>(), full = std::make_shared<Lra>();

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Reads the machine code of the kernels that decode a token: a loop of multiply-adds must load everything that it needs
-from global memory before the first of them, and nothing may be loaded behind the last. Otherwise each such load is a
+from global memory before the first of them, and nothing may be loaded after the last. Otherwise each such load is a
 latency that nothing hides.
 
     machine_code.py NVCC SOURCE...
 
-Exits with 77, which CTest counts as skipped, if there is no nvdisasm beside nvcc or on the path.
+Exits with 77, which CTest counts as skipped, if there is no nvdisasm next to nvcc or on the path.
 """
 import os
 import re
@@ -37,7 +37,7 @@ def innermost_loops(lines):
     loops = []
     for at, line in enumerate(lines):
         target = re.search(r"\bBRA(?:\.\w+)* .*?(\.L_x_\d+)", line)
-        if target and labels.get(target[1], at) < at - 1:  # not the endless loop behind the last instruction
+        if target and labels.get(target[1], at) < at - 1:  # not the endless loop after the last instruction
             loops.append((labels[target[1]], at))
     return [loop for loop in loops if not any(other != loop and loop[0] <= other[0] and other[1] <= loop[1] for other in loops)]
 
@@ -53,7 +53,7 @@ def check(name, lines):
         counted += 1
         found += [f"between multiply-adds: {line}" for line in body[first:] if LOAD.search(line)]
     last = max((i for i, line in enumerate(lines) if re.search(r"\bFFMA2?\b", line)), default=len(lines))
-    found += [f"behind the last multiply-add: {line}" for line in lines[last:] if LOAD.search(line)]
+    found += [f"after the last multiply-add: {line}" for line in lines[last:] if LOAD.search(line)]
     return found, counted
 
 
@@ -66,7 +66,7 @@ def main():
     # The check can fail.
     late = [".L_x_1:", "LDG.E.128 R4, desc[UR4][R2.64]", "FFMA R8, R4, R9, R8", "LDG.E R6, desc[UR4][R2.64]", "@P0 BRA `(.L_x_1)", "EXIT"]
     assert check("late", late)[0][0] == "between multiply-adds: " + late[3]
-    assert check("behind", late[:3] + late[4:] + late[1:2])[0] == ["behind the last multiply-add: " + late[1]]
+    assert check("after", late[:3] + late[4:] + late[1:2])[0] == ["after the last multiply-add: " + late[1]]
 
     failed = False
     for source in sources:

@@ -7,7 +7,7 @@
 namespace shiftrt::gpu {
 namespace {
 
-using test::Behind;
+using test::Epilogue;
 
 class MatVecOnGpu : public CudaTest {
  protected:
@@ -26,15 +26,15 @@ class MatVecOnGpu : public CudaTest {
                           .eps = test::FusedProductProblem::kEps,
                           .bias = c.biased ? bias.data() : nullptr,
                           .y = y.data()};
-    switch (c.behind) {
-      case Behind::kNothing: MatVec(stream_, problem, 2); break;
-      case Behind::kAddition: MatVecAdd(stream_, problem, addend.data(), 2); break;
-      case Behind::kSilu: MatVecGated(stream_, Activation::kSilu, problem, 2); break;
-      case Behind::kGeluTanh: MatVecGated(stream_, Activation::kGeluTanh, problem, 2); break;
+    switch (c.epilogue) {
+      case Epilogue::kNothing: MatVec(stream_, problem, 2); break;
+      case Epilogue::kAddition: MatVecAdd(stream_, problem, addend.data(), 2); break;
+      case Epilogue::kSilu: MatVecGated(stream_, Activation::kSilu, problem, 2); break;
+      case Epilogue::kGeluTanh: MatVecGated(stream_, Activation::kGeluTanh, problem, 2); break;
     }
     const double roundings = static_cast<double>(c.cols) / 16 + 24;
     p.Expect(y.Values(), roundings);
-    if (c.behind != Behind::kAddition) return;
+    if (c.epilogue != Epilogue::kAddition) return;
     problem.y = addend.data();  // the addend itself
     MatVecAdd(stream_, problem, addend.data(), 2);
     p.Expect(Now(stream_, addend), roundings);

@@ -142,7 +142,7 @@ TEST_F(ModelOnGpu, PropertiesOfBlocksAgreeWithTheCpu) {
   }
 }
 
-// A short sequence keeps its factors beside a long one, and in a cache without room for a long one.
+// A short sequence keeps its factors with a long one, and in a cache without room for a long one.
 TEST_F(ModelOnGpu, LongRopeGoesByTheLengthOfEachSequence) {
   const auto weights = MakeWeights(kPhi3Long, DType::kFloat32);
   const DepthPlan plan = DepthPlan::Original(2);
@@ -339,17 +339,17 @@ TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
   }
 }
 
-TEST_F(ModelOnGpu, TapsOnlyStopsEarlyAndStillHears) {
+TEST_F(ModelOnGpu, TapsOnlyStopsEarlyAndStillReceives) {
   const auto weights = MakeWeights(kQwen2, DType::kFloat32);
   Batch batch;
   batch.Add(Tokens(*weights, 9));
-  int heard = 0;
+  int received = 0;
   Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2),
                   {{0, TapPoint::kUpdate, [&](const Rows& rows, const Batch& of) {
-                      heard += rows.count() == 9 && of.tokens == batch.tokens;
+                      received += rows.count() == 9 && of.tokens == batch.tokens;
                     }}});
   EXPECT_EQ(decoder.Forward(batch, /*taps_only=*/true).count(), 0);
-  EXPECT_EQ(heard, 1);
+  EXPECT_EQ(received, 1);
 }
 
 TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
@@ -430,8 +430,8 @@ TEST_F(ModelOnGpu, ARepliesEndLeavesTheCacheAsItShouldBe) {
   KvCache stopped(weights->config, plan, 24), refused(weights->config, plan, 24), thrown(weights->config, plan, 24);
   EXPECT_EQ(std::ssize(Continue(decoder, stopped, prompt, {8, sampling, 4, stop, {}}).tokens), first);
   EXPECT_EQ(stopped.size(), 5 + first);
-  int heard = 0;
-  Continue(decoder, refused, prompt, {8, sampling, 4, {}, [&](int32_t) { return ++heard < 3; }});
+  int received = 0;
+  Continue(decoder, refused, prompt, {8, sampling, 4, {}, [&](int32_t) { return ++received < 3; }});
   EXPECT_EQ(refused.size(), 5 + 2);
   const auto fail = [](int32_t) -> bool { throw Error("a test"); };
   EXPECT_THROW(Continue(decoder, thrown, prompt, {8, sampling, 4, {}, fail}), Error);

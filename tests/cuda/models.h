@@ -88,7 +88,7 @@ inline constexpr Shape kMinistral3{
     "ministral3", "Ministral3ForCausalLM", 64, 88, 2, 1, 64, 67, false, 2, R"("rope_parameters": {"type": "yarn",
         "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.3},)"};
-// Norms behind the halves alone, and of all heads together.
+// Norms after the halves alone, and of all heads together.
 inline constexpr Shape kOlmo2{"olmo2", "Olmo2ForCausalLM",          64, 88, 4, 2, 64, 67, false,
                               2,       R"("attention_bias": true,)"};
 // The second layer has no rotary embedding.

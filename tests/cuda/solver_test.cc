@@ -45,7 +45,7 @@ TEST_F(SolverOnGpu, ProductsOfViewsThereAndBack) {
     const Matrix<double> found = cases::Normal(m, n + 3, 3), expected = found.Clone();
     linalg::Gemm(there_, false, false, -1.5, Inner(a), Inner(b), beta, Inner(found));
     linalg::Gemm(here_, false, false, -1.5, Inner(a), Inner(b), beta, Inner(expected));
-    EXPECT_LE(cases::Distance(found, expected), 1e-14) << "and nothing beside the view is touched";
+    EXPECT_LE(cases::Distance(found, expected), 1e-14) << "and nothing outside the view is touched";
   }
 }
 

@@ -212,16 +212,16 @@ void Errors(const shiftrt::LanguageModel& model) {
   EXPECT(!Refusal<shiftrt::Error>([&] { runner.LogProbabilities(unknown); }).empty());
 }
 
-// The stream before a block, and the block's update, add up to the stream behind it.
+// The stream before a block, and the block's update, add up to the stream after it.
 void Updates(shiftrt::ModelRunner& runner, const std::vector<int32_t>& tokens) {
   std::vector<std::vector<float>> streams;
   runner.HiddenStates(
       tokens, [&](int64_t, std::span<const float> stream) { streams.emplace_back(stream.begin(), stream.end()); });
   size_t blocks = 0;
   runner.Updates(tokens, [&](int64_t, std::span<const float> update) {
-    const std::vector<float>&before = streams[blocks], &behind = streams[++blocks];
+    const std::vector<float>&before = streams[blocks], &after = streams[++blocks];
     double worst = 0;
-    for (size_t i = 0; i < update.size(); ++i) worst = std::fmax(worst, std::abs(before[i] + update[i] - behind[i]));
+    for (size_t i = 0; i < update.size(); ++i) worst = std::fmax(worst, std::abs(before[i] + update[i] - after[i]));
     EXPECT(update.size() == before.size() && worst < 1e-4);
   });
   EXPECT(blocks + 1 == streams.size());

@@ -161,7 +161,7 @@ TEST(EarlyStart, EveryThreadWaits) {
   ExpectCaught("waits for earlier launches [cluster_test.cc:", [] { RunAfterFill<Early::kOnlySomeWait>(false); });
 }
 
-// Reads 8 floats per lane before it allows the next launch, and 24 behind.
+// Reads 8 floats per lane before it allows the next launch, and 24 after.
 template <bool kSaysSo>
 struct AllowsNext {
   static constexpr bool kAllowsNext = kSaysSo;

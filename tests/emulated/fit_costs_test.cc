@@ -32,7 +32,7 @@ class FitCosts : public testing::Test {
       sums->Add(Context(), h.view(), delta.view());
     }
   }
-  // As a tally leaves them.
+  // As a collector leaves them.
   void PutThere() {
     for (RidgeSums* sums : {&site_.fit, &site_.heldout}) {
       RidgeMatrices& m = sums->matrices();

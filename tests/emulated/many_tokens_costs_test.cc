@@ -45,7 +45,7 @@ int64_t LaunchesPerBlock(const std::shared_ptr<const Weights>& weights, const Se
   return Launches(weights, 2, setting) - Launches(weights, 1, setting);
 }
 
-// The norms in front of both halves, heads (norms, RoPE, the write into the cache), attention and activation are a
+// The norms before both halves, heads (norms, RoPE, the write into the cache), attention and activation are a
 // launch each. Updates with a norm or a factor take one more in each half. A norm of all heads together is one more; a
 // norm that both halves share is one less.
 TEST(ManyTokensCosts, LaunchesPerBlockAreAsFewAsTheStepsOfEveryFamily) {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/activations.h"
+#include "engine/collector.h"
 #include "engine/decoder.h"
-#include "engine/tally.h"
 #include "kernels/emulated/device.h"
 #include "kernels/emulated/machine.h"
 #include "runtime/check.h"
@@ -45,9 +45,9 @@ class SmallMemory : public testing::Test {
   // The memory that a pass over exactly this many sites needs.
   int64_t RoomFor(int64_t sites) {
     {
-      const std::unique_ptr<Tally> tally = MakeTally(context_, model_.weights);
+      const std::unique_ptr<Collector> collector = MakeCollector(context_, model_.weights);
       KeptRows kept;
-      const std::unique_ptr<PendingProducts> products = tally->MakeProducts();
+      const std::unique_ptr<PendingProducts> products = collector->MakeProducts();
       Decoder decoder(context_, model_.weights, DepthPlan::Original(4),
                       {{3, TapPoint::kUpdate, [&](const Rows& rows, const Batch&) {
                           kept.Set(rows);

@@ -215,7 +215,7 @@ struct MultiplyTwice {
   }
 };
 
-constexpr int kValid = 290, kAll = 300;  // rows 290 to 299 are NaN, and the third tile ends behind row 299
+constexpr int kValid = 290, kAll = 300;  // rows 290 to 299 are NaN, and the third tile ends after row 299
 
 template <typename T, TileFault kTileFault = TileFault::kNone>
 void ExpectTheProducts() {
@@ -277,7 +277,7 @@ TEST(Hopper, AccumulatorsInUseAreCaught) {
 }
 
 TEST(Hopper, MissingFencesAreCaught) {
-  ExpectCaught<TileFault::kNoProductFence>("a product without a fence behind the last access of its accumulators");
+  ExpectCaught<TileFault::kNoProductFence>("a product without a fence after the last access of its accumulators");
   ExpectCaught<TileFault::kTouchedAfterFence>("accumulators are written between the fence and the product");
   ExpectCaught<TileFault::kOperandAfterFence>("an operand in registers is written between the fence and the product");
   ExpectCaught<TileFault::kNoAsyncFence>("and did not fence [tiles_test.cc:");

@@ -93,8 +93,8 @@ int main(int argc, char** argv) {
   shiftrt::CommonOptions options(shiftrt::JoinProcesses());
   try {
     const std::vector<std::string> words(argv + 1, argv + argc);
-    const auto number = [&](const char* of, int64_t otherwise) {
-      return words.size() == 4 && words[2] == of ? std::stoll(words[3]) : otherwise;
+    const auto number = [&](const char* of, int64_t fallback) {
+      return words.size() == 4 && words[2] == of ? std::stoll(words[3]) : fallback;
     };
     options.model = words.at(0);
     options.device = words.at(1);

@@ -181,7 +181,7 @@ TEST(Decoder, TapsSeeTheExactUpdateAndChangeNothing) {
   input = {};
   tapped.Forward(OneSequence(tokens), /*taps_only=*/true);
   EXPECT_FALSE(input.empty());
-  // The stream behind the last block is that of the whole model, also where the taps are all that is asked for.
+  // The stream after the last block is that of the whole model, also where the taps are all that is asked for.
   Matrix<float> end;
   Decoder to_the_end(kContext, weights, DepthPlan::Original(3),
                      {{2, TapPoint::kInput, [&](const Rows& h, const Batch&) { input = Copied(h); }},
@@ -227,7 +227,7 @@ TEST(Decoder, TapsTheMlpsOutputAndRunsABlocksOwnTensors) {
   EXPECT_EQ(folded.Parameters(), original.Parameters());
 }
 
-// A projection of what is tapped in front of it is what is tapped behind it.
+// A projection of what is tapped before it is what is tapped after it.
 TEST(Decoder, TapsWhatTheProjectionsRead) {
   for (const char* name : {"llama3_tied", "qwen3"}) {
     const auto weights = GoldenWeights(name);
@@ -243,9 +243,9 @@ TEST(Decoder, TapsWhatTheProjectionsRead) {
     Decoder decoder(kContext, weights, DepthPlan::Original(weights->config.layers), taps);
     decoder.Forward(OneSequence(Golden(name).tokens()), /*taps_only=*/true);
     EXPECT_EQ(order, (std::vector{TapPoint::kHeads, TapPoint::kAttention, TapPoint::kActivation, TapPoint::kMlp}));
-    for (const auto& [before, behind, matrix] : {std::tuple(TapPoint::kHeads, TapPoint::kAttention, &block.o),
-                                                 std::tuple(TapPoint::kActivation, TapPoint::kMlp, &block.down)}) {
-      const Matrix<float>&x = seen[before], &y = seen[behind];
+    for (const auto& [before, after, matrix] : {std::tuple(TapPoint::kHeads, TapPoint::kAttention, &block.o),
+                                                std::tuple(TapPoint::kActivation, TapPoint::kMlp, &block.down)}) {
+      const Matrix<float>&x = seen[before], &y = seen[after];
       const auto* const w = static_cast<const float*>(matrix->data);
       ASSERT_EQ(x.cols(), matrix->cols());
       ASSERT_EQ(y.cols(), matrix->rows());
@@ -333,7 +333,7 @@ TEST(Decoder, RunsAPlansOwnOutput) {
     const Matrix<float> found = own.Logits(h.view()), wanted = expected.Logits(h.view());
     EXPECT_TRUE(std::equal(found.span().begin(), found.span().end(), wanted.span().begin()));
     EXPECT_EQ(own.LogProbs(h.view(), tokens), expected.LogProbs(h.view(), tokens));
-    EXPECT_NE(own.LogProbs(h.view(), tokens), model.LogProbs(h.view(), tokens)) << "beside it, the model's own";
+    EXPECT_NE(own.LogProbs(h.view(), tokens), model.LogProbs(h.view(), tokens)) << "next to it, the model's own";
     KvCache one(config, plan, 40), other(config, original, 40);
     EXPECT_EQ(own.NextToken(tokens, one, {}, 0), expected.NextToken(tokens, other, {}, 0));
     EXPECT_EQ(own.Parameters(), expected.Parameters());

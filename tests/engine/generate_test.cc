@@ -68,7 +68,7 @@ TEST(Generate, ManyTogetherReplyAsEachDoesAlone) {
   }
 }
 
-TEST(Generate, LongPromptsTakeSeveralStepsBesideOtherReplies) {
+TEST(Generate, LongPromptsTakeSeveralStepsWithOtherReplies) {
   const auto weights = GoldenWeights("llama2");
   Decoder decoder(Context::Default(), weights, DepthPlan::Original(3));
   Random random(5);

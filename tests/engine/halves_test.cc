@@ -82,11 +82,11 @@ TEST(Halves, AreTappedWhereTheyRun) {
   const auto weights = GoldenWeights("llama_bias");
   const auto tokens = Golden("llama_bias").tokens();
   const auto seen = [&](const DepthPlan& plan, TapPoint point) {
-    std::vector<Matrix<float>> heard;
+    std::vector<Matrix<float>> received;
     Decoder decoder(Context::Default(), weights, plan,
-                    {{1, point, [&](const Rows& h, const Batch&) { heard.push_back(Copied(h)); }}});
+                    {{1, point, [&](const Rows& h, const Batch&) { received.push_back(Copied(h)); }}});
     decoder.Forward(OneSequence(tokens), /*taps_only=*/true);
-    return heard;
+    return received;
   };
   const DepthPlan whole = DepthPlan::Original(3), attention_alone = WithoutHalf(3, 1, Halves::kAttention),
                   mlp_alone = WithoutHalf(3, 1, Halves::kMlp);

@@ -133,32 +133,32 @@ TEST_F(SplitDecoder, ScoresTheSameBits) {
   }
 }
 
-// Each tap is heard in the process that has the block, and what it hears has the same bits.
-TEST_F(SplitDecoder, TapsAreHeardWhereTheBlockIs) {
+// Each tap receives its rows in the process that has the block, with the same bits.
+TEST_F(SplitDecoder, TapsAreReceivedWhereTheBlockIs) {
   WriteModel(false);
-  using Heard = std::map<std::pair<int64_t, TapPoint>, std::vector<float>>;
+  using Received = std::map<std::pair<int64_t, TapPoint>, std::vector<float>>;
   for (const bool taps_only : {false, true}) {
     const auto listen = [&](const Setting& setting) {
-      Heard heard;
+      Received received;
       std::vector<Tap> taps;
       for (const int64_t layer : {0, 2, 3, 5})
         for (const TapPoint point : {TapPoint::kInput, TapPoint::kHeads, TapPoint::kAttention, TapPoint::kUpdate})
-          taps.push_back({layer, point, [&heard, layer, point](const Rows& rows, const Batch&) {
+          taps.push_back({layer, point, [&received, layer, point](const Rows& rows, const Batch&) {
                             const MatrixView<const float> view = rows.host();
-                            heard[{layer, point}].assign(view.data, view.data + view.rows * view.cols);
+                            received[{layer, point}].assign(view.data, view.data + view.rows * view.cols);
                           }});
       Decoder decoder(setting.context, setting.weights, DepthPlan::Original(kLayers), std::move(taps));
       for (const uint64_t seed : {1, 2}) decoder.Forward(TwoSequences(seed), taps_only);
-      return heard;
+      return received;
     };
-    const Heard expected = In<Heard>(1, 1, WeightType::kAsStored, listen).front();
+    const Received expected = In<Received>(1, 1, WeightType::kAsStored, listen).front();
     EXPECT_EQ(expected.size(), 16U);
     for (const int stages : {2, 3, 4}) {
-      Heard all;
-      for (const Heard& one : In<Heard>(stages, stages, WeightType::kAsStored, listen))
+      Received all;
+      for (const Received& one : In<Received>(stages, stages, WeightType::kAsStored, listen))
         for (const auto& [where, rows] : one) {
           EXPECT_EQ(rows, expected.at(where));
-          const bool at_border = where.second == TapPoint::kInput;  // the process before hears that too
+          const bool at_border = where.second == TapPoint::kInput;  // the process before receives that too
           EXPECT_TRUE(all.emplace(where, rows).second || at_border);
         }
       EXPECT_EQ(all.size(), expected.size());

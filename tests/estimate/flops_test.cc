@@ -112,7 +112,7 @@ TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
   EXPECT_EQ(Names(OutlineOf(JobFor(shapes, "reverse*:3")).removed), "76, 77, 78");
   const MainJob named = JobFor(shapes, "layers=3.attn,40-42");
   EXPECT_EQ(Names(OutlineOf(named).removed), "3.attn, 40, 41, 42");
-  // A pass that collects sums ends behind the last of them.
+  // A pass that collects sums ends after the last of them.
   EXPECT_DOUBLE_EQ(FlopsOf(named, OutlineOf(named), JobStep::kCalibrate).model,
                    43 * BlockFlops(*shapes.weights, 0, {256, 512}));
   EXPECT_TRUE(OutlineOf(JobFor(shapes, "magnitude-l1:3")).removed.empty());
@@ -122,13 +122,13 @@ TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
   EXPECT_THROW(OutlineOf(JobFor(shapes, "bi:80")), UsageError);
 }
 
-// A walk: both streams, the fits of projections, healing, and the losses that decide about it.
+// A sequential fit: both streams, the fits of projections, healing, and the losses that decide about it.
 TEST(MainJob, CountsRefitsHealingAndTheLossesOfHeldOutText) {
   MainJob job = JobFor(ShapesOf(kLlama70B), "layers=40-44");
   job.recipe.correction = "refit";
   JobOutline outline = OutlineOf(job);
-  EXPECT_EQ(outline.walked, std::vector<int64_t>{28672});
-  EXPECT_EQ(outline.walk_rows, 39 + 2 * 6 - 5 + 1);
+  EXPECT_EQ(outline.sequential_inputs, std::vector<int64_t>{28672});
+  EXPECT_EQ(outline.sequential_rows, 39 + 2 * 6 - 5 + 1);
   EXPECT_EQ(outline.widest(8192), 28672);
   EXPECT_TRUE(outline.unplanned.empty());
   const StepFlops refit = FlopsOf(job, outline, JobStep::kCalibrate);
@@ -139,14 +139,14 @@ TEST(MainJob, CountsRefitsHealingAndTheLossesOfHeldOutText) {
   job.recipe.heal = Heal::kAll;
   job.recipe.benefit = Benefit::kRequired;
   outline = OutlineOf(job);
-  EXPECT_EQ(outline.walked.size(), size_t{1 + 2 * 35});
+  EXPECT_EQ(outline.sequential_inputs.size(), size_t{1 + 2 * 35});
   EXPECT_EQ(outline.loss_tokens, 2 * 16384 + 3 * 8192);
   EXPECT_GT(FlopsOf(job, outline, JobStep::kSolve).fits, 35 * SolveFlops(job.recipe.lambda, 28672, 8192));
 
   job.recover_tokens = 1000;
   EXPECT_GT(FlopsOf(job, outline, JobStep::kRecover).model, 3 * 1000 * BlockFlopsPerToken(*job.weights) * 75 / 80);
   job.recipe.prune = ParsePrune("bi:0.25");  // where it is unknown what is removed, every block may be its own run
-  EXPECT_EQ(OutlineOf(job).walked.size(), size_t{20 + (60 - 19) + 60});
+  EXPECT_EQ(OutlineOf(job).sequential_inputs.size(), size_t{20 + (60 - 19) + 60});
 }
 
 // A fit of many inputs and few outputs takes no eigenvectors on the host.

@@ -104,7 +104,7 @@ TEST(Rows, ABadRowIsNamedByFileAndLine) {
       {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q"})", "column answer is missing"},
       {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q", "answer": 5})", "column answer is number"},
       {"gsm8k", "gsm8k_test.jsonl", R"({"question": ["q"], "answer": "#### 5"})", "column question is array"},
-      {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q", "answer": "####5"})", "no \"#### \" in front of a number"},
+      {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q", "answer": "####5"})", "no \"#### \" before a number"},
       {"humaneval", "humaneval.jsonl", R"({"entry_point": "f", "test": "def check(f): pass"})",
        "column prompt is missing"},
       {"humaneval", "humaneval.jsonl", R"x({"prompt": "def f(x):", "entry_point": 5, "test": "def check(f): pass"})x",

@@ -177,7 +177,7 @@ TEST_F(GgufLayersExport, OtherLayersAreRefused) {
   Write("gguf", model, plan);
   const std::string whole = ReadFile(File());
   const fs::path changed = directory_.path() / "changed.gguf";
-  // With another number for a layer in a list of int32, which stands behind its types and its length.
+  // With another number for a layer in a list of int32, which stands after its types and its length.
   const auto refused = [&](const std::string& key, int64_t layer, int32_t value, const std::string& word) {
     std::string bytes = whole;
     std::memcpy(bytes.data() + bytes.find(key) + key.size() + 4 + 4 + 8 + 4 * layer, &value, sizeof(value));

@@ -328,7 +328,7 @@ TEST_F(GgufExport, TokenizersGiveTheSameIds) {
     SCOPED_TRACE(tokenizer);
     const Model model = WithTokenizer(architecture, tokenizer);
     const auto notes = Write("gguf", model, model.plan);
-    EXPECT_EQ(notes.empty(), std::string_view(tokenizer) != "llama3-json");  // its <mask> takes the spaces beside it
+    EXPECT_EQ(notes.empty(), std::string_view(tokenizer) != "llama3-json");  // its <mask> takes the spaces next to it
     const Model opened = OpenModel(File().string());
     EXPECT_EQ(opened.tokenizer->vocab_size(), 600);
     EXPECT_EQ(opened.tokenizer->adds_bos(), model.tokenizer->adds_bos());
@@ -372,7 +372,7 @@ TEST_F(GgufExport, SettingsOfSentencePieceThatGgufHasNoPlaceForAreNotes) {
   EXPECT_TRUE(has_space());
   EXPECT_EQ(read("the keeper"), tokens_of_own("the keeper"));
   EXPECT_NE(read("<s>the sea"), tokens_of_own("<s>the sea"));
-  // Special tokens that take the spaces behind them, as in Phi-3.
+  // Special tokens that take the spaces after them, as in Phi-3.
   notes = write(R"({"added_tokens_decoder": {"1": {"content": "<s>", "rstrip": true, "special": true}}})");
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("takes the spaces beside it"), std::string::npos) << notes[0];
@@ -482,7 +482,7 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   const Model words = WithTokenizer("LlamaForCausalLM", "gpt2-json");  // with a space before the text
   EXPECT_NE(WriteRefusal("gguf", words, words.plan).find("has no name in GGUF"), std::string::npos);
   const Model converted = WithTokenizer("LlamaForCausalLM", "llama2-json");
-  EXPECT_NE(WriteRefusal("gguf", converted, converted.plan).find("put tokenizer.model beside it"), std::string::npos);
+  EXPECT_NE(WriteRefusal("gguf", converted, converted.plan).find("put tokenizer.model next to it"), std::string::npos);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 class HfLra : public ExportTest {
  protected:
-  // Adapters before the first block, between blocks (two at one place), and behind the last; layer 2 of 4 or more is
+  // Adapters before the first block, between blocks (two at one place), and after the last; layer 2 of 4 or more is
   // among the kept ones.
   static DepthPlan Adapted(const Model& model) {
     const int64_t last = model.weights->config.layers - 1;
@@ -135,8 +135,8 @@ TEST_F(HfLra, WithoutAdaptersAndInShards) {
   ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
 }
 
-// A correction may change the block before a run of removed ones and put an adapter behind it.
-TEST_F(HfLra, BlocksWithTensorsOfTheirOwnStandBesideAdapters) {
+// A correction may change the block before a run of removed ones and put an adapter after it.
+TEST_F(HfLra, BlocksWithTensorsOfTheirOwnStandWithAdapters) {
   const Model model = FiveLayers(DType::kBFloat16);
   auto own = std::make_shared<BlockWeights>(model.weights->blocks[1]);
   own->down = model.weights->blocks[3].down;
@@ -183,7 +183,7 @@ TEST_F(HfLra, AdaptersOfASixteenBitDirectoryAreRead) {
   EXPECT_NEAR(opened.plan.stages[0].adapter().lra->b(0, 3), expected, std::abs(expected) / 128);
 }
 
-// Without the attention of the first block, and with an adapter for the MLP of another and the block behind it.
+// Without the attention of the first block, and with an adapter for the MLP of another and the block after it.
 TEST_F(HfLra, HalfBlocksOfEveryFamilyComeBackBitForBit) {
   for (const char* name :
        {"llama2", "llama_bias", "mistral_window", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo3", "smollm3",

@@ -179,7 +179,7 @@ TEST_F(Hf, SettingsByLayerKeepStep) {
   EXPECT_EQ(written["architectures"], config["architectures"]);
 }
 
-TEST_F(Hf, WhatLiesBesideTheWeightsComesAlong) {
+TEST_F(Hf, WhatLiesNextToTheWeightsComesAlong) {
   const Model model = Golden("llama2");
   const std::vector<std::string> files = {"LICENSE", "additional_chat_templates/tool_use.jinja", "chat_template.jinja",
                                           "generation_config.json"};
@@ -231,7 +231,7 @@ TEST_F(Hf, OnlyANewDirectoryIsWritten) {
   EXPECT_NE(WriteRefusal("hf", model, plan).find("not empty"), std::string::npos);
   EXPECT_EQ(Listing(out_), (std::vector<std::string>{"mine"}));
   fs::remove(out_ / "mine");
-  out_ /= "";  // an empty directory, named with a slash behind it
+  out_ /= "";  // an empty directory, named with a slash after it
   Write("hf", model, plan);
   EXPECT_TRUE(fs::exists(out_ / "config.json"));
   out_ = directory_.path() / "file";

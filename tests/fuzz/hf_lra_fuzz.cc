@@ -11,7 +11,7 @@
 namespace shiftrt {
 namespace {
 
-// A model of two blocks in one shard, with a low-rank adapter before the first block and a full one behind the second.
+// A model of two blocks in one shard, with a low-rank adapter before the first block and a full one after the second.
 class Exported : public SmallModel {
  public:
   Exported() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model beside which fuzz targets write the files of adapters and of saved models.
+// The model next to which fuzz targets write the files of adapters and of saved models.
 #pragma once
 
 #include <filesystem>

@@ -187,7 +187,7 @@ def llama2():
 
 
 def phi3():
-    """The special tokens of Phi-3 take the space behind them, which llama.cpp knows from the model's name."""
+    """The special tokens of Phi-3 take the space after them, which llama.cpp knows from the model's name."""
     model = train(450, [], add_dummy_prefix=True)
     size = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size()
     stripping = [added("</s>", special=False)] + [added(content) for content in ("<|assistant|>", "<|user|>", "<|end|>")]

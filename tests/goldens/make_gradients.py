@@ -4,7 +4,7 @@
     pip install torch==2.15.0 transformers==5.23.0 safetensors numpy
     python3 make_gradients.py gradients [NAME...]
 
-The weights are those of make_models.py (seed 1). A low-rank adapter stands behind block 0 and a full one behind block 1,
+The weights are those of make_models.py (seed 1). A low-rank adapter stands after block 0 and a full one after block 1,
 each projection has a low-rank change (LoRA), and the head is one of its own where the model ties it. Each model NAME has
 NAME/config.json and NAME/golden.safetensors with
 
@@ -100,7 +100,7 @@ def load(folder, config, dtype):
 
 
 def changed(model, dtype):
-    """Adapters behind the blocks and low-rank changes; returns them by their names in the golden."""
+    """Adapters after the blocks and low-rank changes; returns them by their names in the golden."""
     torch.manual_seed(7)
     named = {}
     for i, layer in enumerate(model.model.layers):

@@ -96,7 +96,7 @@ def case(name, count, massive, lam, penalize_bias, rank):
     centered = h - h.mean(0)
     _, s_rrr, vt_rrr = np.linalg.svd(centered @ a)
     rrr = a @ vt_rrr[:rank].T @ vt_rrr[:rank]
-    shrinkage = count / (count + used) if penalize_bias else 1  # of the best bias beside a given map
+    shrinkage = count / (count + used) if penalize_bias else 1  # of the best bias with a given map
     held_h, held_delta = tokens(40, massive, seed=12)
     return {
         "name": name, "tokens": count, "massive": massive, "penalize_bias": penalize_bias, "rank": rank,

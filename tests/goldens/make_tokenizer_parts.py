@@ -42,12 +42,12 @@ def digits(individual):
     return {"type": "Digits", "individual_digits": individual}
 
 
-def template(before, behind=()):
+def template(before, after=()):
     special = lambda name: {"SpecialToken": {"id": name, "type_id": 0}}
-    single = [*map(special, before), {"Sequence": {"id": "A", "type_id": 0}}, *map(special, behind)]
+    single = [*map(special, before), {"Sequence": {"id": "A", "type_id": 0}}, *map(special, after)]
     ids = {"<s>": 1, "</s>": 2, "<unk>": 0}
     return {"type": "TemplateProcessing", "single": single, "pair": single + [{"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in {*before, *behind}}}
+            "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in {*before, *after}}}
 
 
 CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"

@@ -195,7 +195,7 @@ def make_llama2(processor):
 def make_metaspace(processor):
     tokenizer = llama2_base(processor)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
-    # transformers 5 does not read this flag beside a tokenizer.json: its template adds BOS.
+    # transformers 5 does not read this flag with a tokenizer.json: its template adds BOS.
     save("metaspace-json", tokenizer, {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": False})
     return tokenizer
 

@@ -50,7 +50,7 @@ TEST(HostileModels, Safetensors) {
               {{"an empty file", Text(kFile, ""), {kFile}},
                {"a file that ends in its header", Cut(kFile, 0.05), {kFile, "header"}},
                {"a file that ends in its data", Cut(kFile, 0.9), {kFile, "ends at byte"}},
-               {"bytes behind the data", Longer(kFile, "more"), {kFile, "data"}},
+               {"bytes after the data", Longer(kFile, "more"), {kFile, "data"}},
                {"a header of 2^63 bytes", Begins(kFile, LittleEndian(uint64_t{1} << 63)), {kFile, "header"}},
                {"a header of no bytes", Begins(kFile, LittleEndian(0)), {kFile, "header"}},
                {"a tensor of another type", Replaced(kFile, "\"F32\"", "\"F99\""), {kFile, "F99"}},

@@ -87,7 +87,7 @@ TEST(HostileText, Compressed) {
     const std::string place = std::string(file) + ":5: ";
     CheckReader(reader,
                 {{"a stream that ends early", Cut(file, 0.7), {file, "truncated"}},
-                 {"bytes behind the stream", Longer(file, "more bytes"), {file, "damaged"}},
+                 {"bytes after the stream", Longer(file, "more bytes"), {file, "damaged"}},
                  {"a changed bit in the stream", Flipped(file, 12), {file}},
                  {"nothing once decompressed", Text(file, packed("")), {file, "empty"}},
                  {"a line that is no object", Text(file, packed(kLines + "\n3")), {place}},
@@ -143,7 +143,7 @@ TEST(HostileText, Parquet) {
               {{"an empty file", Text(kFile, ""), {kFile}},
                {"another file", Text(kFile, std::string(100, 'x')), {kFile, "Parquet"}},
                {"a file that ends early", Cut(kFile, 0.9), {kFile}},
-               {"bytes behind the file", Longer(kFile, "more"), {kFile}},
+               {"bytes after the file", Longer(kFile, "more"), {kFile}},
                {"no column of texts", Text(kFile, ReadFile(TestDirectory() / "goldens/parquet/map.parquet")), {kFile}},
                {"no rows", Text(kFile, ReadFile(TestDirectory() / "goldens/parquet/empty.parquet")), {kFile}}});
 }

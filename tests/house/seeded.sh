@@ -58,6 +58,14 @@ int a;  // of the plan
 /// What a reader of the documentation sees.
 END
 
+# Words of our own, in a comment and in identifiers; a text may have them.
+cat >runtime/words.h <<'END'
+// The tally of a batch.
+struct Walk {};
+int walks, keeper_count;
+const char* text = "the \"carrier\" settles";
+END
+
 # The README's commands: one that CI runs, and one that it does not run as it stands.
 mkdir .ci && printf './test\ngit clone . there\ncd there\n# Begins.\n./start\n./test -R Ridge\n./test\n' >.ci/run
 printf '# A page\n```\n./start   # begins\n./test    # tests\n```\n```\nanother\n```\n' >README.md
@@ -96,6 +104,9 @@ runtime/names.h:2
 runtime/names.h:3
 runtime/unlicensed.h:1
 runtime/upward.h:2
+runtime/words.h:2
+runtime/words.h:3
+runtime/words.h:4
 scripts/setup:2
 shift/across.cc:2
 shift/device.cc:2

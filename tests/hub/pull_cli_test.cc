@@ -265,7 +265,7 @@ TEST_F(PullCli, AnInterruptionSaysThatWhatIsThereIsKept) {
 }
 
 // A pull that is killed at random moments and given again has every byte in the end, and keeps what it had. Every
-// second time, the hub also cuts each connection behind a random byte with a probability of 0.5.
+// second time, the hub also cuts each connection after a random byte with a probability of 0.5.
 TEST_F(PullCli, KilledAtRandomMomentsItEndsInTheSameFiles) {
   TestRepository repository = large_;
   repository.files[1].content.resize(8 << 20);

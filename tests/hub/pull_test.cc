@@ -113,7 +113,7 @@ TEST_F(Pulling, LargeFilesComeInRangesAndTheHubIsAskedOnceForTheirPlace) {
   EXPECT_LE(asked, 8);            // by what began before the first answer
 }
 
-// Every body is cut behind a random byte with a probability of 0.7: what has arrived is never fetched again.
+// Every body is cut after a random byte with a probability of 0.7: what has arrived is never fetched again.
 TEST_F(Pulling, BrokenConnectionsAreContinued) {
   hub_.behaviour.cut = 0.7;
   ExpectWhole(PullIt());

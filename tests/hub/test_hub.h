@@ -58,7 +58,7 @@ class TestHub {
     bool ignores_ranges = false;
     bool pages = false;      // a web page with status 200 instead of every answer of the second server
     bool api_pages = false;  // the same of the hub
-    double cut = 0;          // the share of bodies that are cut behind a random byte, never before the first
+    double cut = 0;          // the share of bodies that are cut after a random byte, never before the first
     int too_many = 0;        // as many requests are answered with 429
     int unavailable = 0;     // as many with 503
     int expired = 0;         // as many requests to the second server with 403

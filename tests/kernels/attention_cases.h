@@ -8,7 +8,7 @@
 
 namespace shiftrt::test {
 
-// `count` queries of a sequence behind `past` tokens, whose keys are in its cache.
+// `count` queries of a sequence after `past` tokens, whose keys are in its cache.
 struct AttentionSpan {
   int64_t past, count;
 };
@@ -135,7 +135,7 @@ inline std::vector<AttentionCase> AttentionGradientCases() {
   return cases;
 }
 
-// The inputs of a case, and its results in float64. `gap` rows behind the keys of each sequence are NaN.
+// The inputs of a case, and its results in float64. `gap` rows after the keys of each sequence are NaN.
 struct AttentionProblem {
   struct Sequence {
     int64_t begin, count, past, first_row;  // its queries, and the row of its first key

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of tokens with weights, and the steps around them: a norm before, and a bias, an addition or a gated unit
-// behind.
+// after.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace shiftrt::test {
 
-enum class Behind { kNothing, kAddition, kSilu, kGeluTanh };
+enum class Epilogue { kNothing, kAddition, kSilu, kGeluTanh };
 
 struct FusedProductCase {
   int64_t tokens, rows, cols;  // the weights are (rows, cols); those of a gated unit are the gate's, then the others
-  Behind behind;
+  Epilogue epilogue;
   bool normed = false, biased = false;
   double size = 1;  // standard deviation of the weights
 
-  bool gated() const { return behind == Behind::kSilu || behind == Behind::kGeluTanh; }
+  bool gated() const { return epilogue == Epilogue::kSilu || epilogue == Epilogue::kGeluTanh; }
   int64_t outputs() const { return gated() ? rows / 2 : rows; }
   std::string Name() const {
     return fmt::format("{} tokens, weights ({}, {}){}{}{}", tokens, rows, cols, normed ? ", normed" : "",
                        biased ? ", biased" : "",
-                       std::array{"", ", added", ", silu", ", gelu"}[static_cast<size_t>(behind)]);
+                       std::array{"", ", added", ", silu", ", gelu"}[static_cast<size_t>(epilogue)]);
   }
 };
 
@@ -35,31 +35,33 @@ inline std::vector<FusedProductCase> FusedProductCases() {
     for (const int64_t rows : {2, 74})
       for (const bool normed : {false, true})
         for (const bool biased : {false, true})
-          for (const Behind behind : {Behind::kNothing, Behind::kAddition, Behind::kSilu, Behind::kGeluTanh})
-            cases.push_back({1, rows, cols, behind, normed, biased});
-  cases.push_back({1, 1, 64, Behind::kNothing, true});
-  for (const Behind behind : {Behind::kNothing, Behind::kAddition}) cases.push_back({1, 75, 264, behind, true, true});
+          for (const Epilogue epilogue :
+               {Epilogue::kNothing, Epilogue::kAddition, Epilogue::kSilu, Epilogue::kGeluTanh})
+            cases.push_back({1, rows, cols, epilogue, normed, biased});
+  cases.push_back({1, 1, 64, Epilogue::kNothing, true});
+  for (const Epilogue epilogue : {Epilogue::kNothing, Epilogue::kAddition})
+    cases.push_back({1, 75, 264, epilogue, true, true});
   // Gated units of many tokens.
-  const auto gated = [&](int64_t tokens, int64_t hidden, int64_t intermediate, Behind behind, bool biased) {
-    cases.push_back({tokens, 2 * intermediate, hidden, behind, false, biased, 2 / std::sqrt(hidden)});
+  const auto gated = [&](int64_t tokens, int64_t hidden, int64_t intermediate, Epilogue epilogue, bool biased) {
+    cases.push_back({tokens, 2 * intermediate, hidden, epilogue, false, biased, 2 / std::sqrt(hidden)});
   };
-  for (const Behind behind : {Behind::kSilu, Behind::kGeluTanh})
+  for (const Epilogue epilogue : {Epilogue::kSilu, Epilogue::kGeluTanh})
     for (const bool biased : {false, true})
-      for (const int64_t hidden : {64, 128}) gated(65, hidden, 72, behind, biased);
+      for (const int64_t hidden : {64, 128}) gated(65, hidden, 72, epilogue, biased);
   // Tokens that fill a tile or half of it, or are one too few or too many.
   for (const int64_t tokens : {1, 63, 64, 65, 128, 129, 300}) {
-    gated(tokens, 64, 136, Behind::kSilu, true);
-    gated(tokens, 64, 8, Behind::kGeluTanh, false);
+    gated(tokens, 64, 136, Epilogue::kSilu, true);
+    gated(tokens, 64, 8, Epilogue::kGeluTanh, false);
   }
   // Intermediate sizes that end within a tile of columns.
   for (const int64_t intermediate : {8, 120, 128, 136, 264}) {
-    gated(70, 64, intermediate, Behind::kGeluTanh, true);
-    gated(130, 64, intermediate, Behind::kSilu, true);
+    gated(70, 64, intermediate, Epilogue::kGeluTanh, true);
+    gated(130, 64, intermediate, Epilogue::kSilu, true);
   }
   // From one step of a sum to more than are copied ahead.
   for (const int64_t hidden : {64, 128, 192, 256, 320, 576}) {
-    gated(33, hidden, 40, Behind::kSilu, false);
-    gated(130, hidden, 136, Behind::kSilu, true);
+    gated(33, hidden, 40, Epilogue::kSilu, false);
+    gated(130, hidden, 136, Epilogue::kSilu, true);
   }
   return cases;
 }
@@ -95,13 +97,13 @@ struct FusedProductProblem {
     for (int64_t i = 0; i < std::ssize(found); ++i) {
       const int64_t at = i / c.outputs() * c.rows + i % c.outputs();
       double value = products[at].value, tolerance = roundings * kUnit * products[at].size;
-      if (c.behind == Behind::kAddition) {
+      if (c.epilogue == Epilogue::kAddition) {
         value += before[i];
         tolerance += kUnit * std::abs(value);
       } else if (c.gated()) {
         const Exact& up = products[at + c.outputs()];
         const double active =
-            ActivationAt(c.behind == Behind::kSilu ? Activation::kSilu : Activation::kGeluTanh, value).value;
+            ActivationAt(c.epilogue == Epilogue::kSilu ? Activation::kSilu : Activation::kGeluTanh, value).value;
         const double up_error = roundings * kUnit * up.size;
         tolerance = 1.2 * tolerance * (std::abs(up.value) + up_error) + std::abs(active) * up_error + 0x1p-25;
         value = active * up.value;

@@ -13,7 +13,7 @@
 namespace shiftrt {
 namespace {
 
-using test::Behind;
+using test::Epilogue;
 using test::Exact;
 using test::FusedProductCase;
 using test::FusedProductProblem;
@@ -92,14 +92,14 @@ TEST_P(MatMulTest, WithTheStepsAroundItAgreesWithFloat64) {
       const Stored w(dtype, {c.rows, c.cols}, p.w), norm(DType::kFloat32, {c.cols}, p.norm),
           bias(DType::kFloat32, {c.rows}, p.bias);
       const Padded x = Padded::Of(c.tokens, c.cols, p.x);
-      const bool added = c.behind == Behind::kAddition;
+      const bool added = c.epilogue == Epilogue::kAddition;
       const Padded y = added ? Padded::Of(c.tokens, c.rows, p.before) : Padded(c.tokens, c.rows);
       if (c.normed) RmsNorm(context_, x.view(), norm.view, FusedProductProblem::kEps, x.view());
       MatMul(context_, x.view(), w.view, c.biased ? bias.view : TensorView(), added, y.view());
       const MatrixView<float> gate = y.view().Cols(0, c.outputs()),
                               up = y.view().Cols(c.rows - c.outputs(), c.outputs());
-      if (c.behind == Behind::kSilu) GatedUnit(context_, Activation::kSilu, gate, up);
-      if (c.behind == Behind::kGeluTanh) GatedUnit(context_, Activation::kGeluTanh, gate, up);
+      if (c.epilogue == Epilogue::kSilu) GatedUnit(context_, Activation::kSilu, gate, up);
+      if (c.epilogue == Epilogue::kGeluTanh) GatedUnit(context_, Activation::kGeluTanh, gate, up);
       EXPECT_TRUE(y.PaddingIsUntouched());
       std::vector<double> found;
       for (int64_t t = 0; t < c.tokens; ++t) found.insert(found.end(), gate.row(t), gate.row(t) + c.outputs());

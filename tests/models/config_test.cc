@@ -221,7 +221,7 @@ TEST(Config, Phi3) {
   ExpectConfigRefusal(With(json, {{"interpolate_factor", 2}}), "interpolate_factor");
 }
 
-// The directory of the released Gemma 3 4B: few settings of its own, and the images' beside them.
+// The directory of the released Gemma 3 4B: few settings of its own, and the images' next to them.
 TEST(Config, TheTextModelOfAModelOfTextAndImages) {
   const Json json = Json::parse(R"({"architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999,
     "eos_token_id": [1, 106], "image_token_index": 262144, "model_type": "gemma3", "text_config": {"hidden_size": 2560,

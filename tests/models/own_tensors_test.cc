@@ -5,7 +5,7 @@
 namespace shiftrt {
 namespace {
 
-// Nothing is saved but what differs, and it comes back beside one copy of the rest.
+// Nothing is saved but what differs, and it comes back with one copy of the rest.
 TEST_F(Adapted, TensorsOfThePlansOwnComeBack) {
   for (const bool tied : {false, true}) {
     SCOPED_TRACE(tied);

@@ -221,7 +221,7 @@ TEST_F(LoadWeightsTest, AMissingTensorIsNamedWithItsLikelyReason) {
   Drop("model.norm.weight");
   Write();
   WriteIndex({});
-  ExpectRefused({"model.norm.weight is missing", "model.safetensors.index.json beside it"});
+  ExpectRefused({"model.norm.weight is missing", "model.safetensors.index.json next to it"});
 }
 
 // Weights in another layout are named with what to do.

@@ -19,7 +19,7 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
                  "ernie4_5": "Ernie4_5ForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
                  "nemotron": "NemotronForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
 ARCHITECTURES = {family: name for family, name in ARCHITECTURES.items() if family in CONFIG_MAPPING}
-NORMS_BEHIND = ("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4")
+NORMS_AFTER = ("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4")
 HIDDEN, LAYERS, VOCABULARY = 64, 4, 199
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": 96, "num_hidden_layers": LAYERS,
          "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 256,
@@ -59,7 +59,7 @@ def apply(tensors, stream):
 
 def half_of(tensor, family):
     """Which half of a block reads a tensor: "attention" or "mlp"."""
-    if family in NORMS_BEHIND:  # post_attention_layernorm is behind the attention
+    if family in NORMS_AFTER:  # post_attention_layernorm is after the attention
         return "mlp" if "mlp." in tensor or "feedforward" in tensor else "attention"
     if family in ("cohere", "cohere2") and "layernorm" in tensor:  # both halves read its one norm
         return "both"
@@ -70,12 +70,12 @@ def without_update(layer, runs, family):
     """Sets to zero what the other half of a stock layer adds to the hidden states."""
     def zero(_, args, output):
         return (torch.zeros_like(output[0]), *output[1:]) if isinstance(output, tuple) else torch.zeros_like(output)
-    behind = {"mlp": layer.self_attn, "attention": layer.mlp}
-    if family in NORMS_BEHIND:
-        behind = {"mlp": layer.post_attention_layernorm, "attention": layer.post_feedforward_layernorm}
+    after = {"mlp": layer.self_attn, "attention": layer.mlp}
+    if family in NORMS_AFTER:
+        after = {"mlp": layer.post_attention_layernorm, "attention": layer.post_feedforward_layernorm}
     elif family == "glm4":
-        behind = {"mlp": layer.post_self_attn_layernorm, "attention": layer.post_mlp_layernorm}
-    behind[runs].register_forward_hook(zero)
+        after = {"mlp": layer.post_self_attn_layernorm, "attention": layer.post_mlp_layernorm}
+    after[runs].register_forward_hook(zero)
 
 
 class RandomExport:

@@ -186,8 +186,8 @@ def test_padding(export):
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), TOKENS[:, :5]], 1)
     mask = torch.cat([torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)], 1)
     alone = model.generate(TOKENS[:, :5], max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
-    beside = model.generate(padded, attention_mask=mask, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
-    assert torch.equal(alone[:, 5:], beside[:, 8:])
+    batched = model.generate(padded, attention_mask=mask, max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
+    assert torch.equal(alone[:, 5:], batched[:, 8:])
 
 
 @pytest.mark.parametrize("change, message", [

@@ -71,7 +71,8 @@ TEST(Large, TridiagonalFormInBlocksIsThatOfOneCall) {
     const Tridiagonal expected = solver->Tridiagonalize(*once),
                       t = TridiagonalizeInBlocks(kTwoThreads, blocks.view(), 4);
     for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(t.diagonal[i], expected.diagonal[i], 1e-10) << n << " " << i;
-    for (int64_t i = 0; i + 1 < n; ++i) ASSERT_NEAR(t.beside[i], expected.beside[i], 1e-10) << n << " " << i;
+    for (int64_t i = 0; i + 1 < n; ++i)
+      ASSERT_NEAR(t.off_diagonal[i], expected.off_diagonal[i], 1e-10) << n << " " << i;
     // The reflectors, too: rotated from either form, rows are the same.
     const Matrix<double> rows = cases::Symmetric(n, 6);
     const ArrayPtr rotated = solver->Uploaded(rows.view());

@@ -52,7 +52,7 @@ TEST(Processes, ExchangeWhatEachHas) {
       // Numbers of which each knows its own.
       Context context;
       context.processes = processes;
-      int64_t behind = 0, worked = 0;
+      int64_t done = 0, worked = 0;
       const std::vector<std::vector<double>> numbers = SharedLoop(
           context, 13,
           [&](int64_t i) {
@@ -60,10 +60,10 @@ TEST(Processes, ExchangeWhatEachHas) {
             return std::vector<double>(i, static_cast<double>(i));
           },
           [&](int64_t first, int64_t end) {
-            EXPECT_EQ(first, behind);
-            behind = end;
+            EXPECT_EQ(first, done);
+            done = end;
           });
-      EXPECT_EQ(behind, 13);
+      EXPECT_EQ(done, 13);
       EXPECT_EQ(worked, (13 - rank + size - 1) / size);
       for (size_t i = 0; i < 13; ++i) EXPECT_EQ(numbers[i], std::vector<double>(i, static_cast<double>(i)));
       // One after another, each its own turns.

@@ -178,7 +178,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_EQ(SafetensorsHeader(tensors, {}).size() % 64, 0u);
 }
 
-// More than one piece, whose pages are released behind the reading.
+// More than one piece, whose pages are released once they are read.
 TEST(Safetensors, MemoryOfAFileIsWrittenAsOtherMemoryIs) {
   const TemporaryDirectory directory;
   const int64_t count = (int64_t{17} << 20) / sizeof(float);

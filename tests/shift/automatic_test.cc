@@ -10,7 +10,7 @@
 #include "shift/measure/gain.h"
 #include "shift/measure/loss.h"
 #include "shift/pipeline.h"
-#include "shift/refit/walk.h"
+#include "shift/refit/sequential_fit.h"
 #include "tests/shift/small_model.h"
 #include "tests/test_directory.h"
 #include "tokenizers/tokenizer.h"
@@ -217,7 +217,7 @@ TEST_F(Automatic, ChoosesTheLowestLossAmongRecipesThatAreWhatTheySay) {
     EXPECT_NEAR(trial.gain, result.trials[0].loss - trial.loss, 1e-12);
     if (StandsOut(trial)) chosen = std::min(chosen, trial.loss);
     tried.insert(trial.correction);
-    if (trial.tokens != calibration_.fit_tokens) continue;  // most walks are on a quarter of the text
+    if (trial.tokens != calibration_.fit_tokens) continue;  // most sequential fits are on a quarter of the text
     Recipe alone = Options("layers=1,3,4");
     alone.correction = trial.correction;
     alone.mode = ParseCalibrationMode(trial.calibration);
@@ -268,19 +268,19 @@ TEST_F(Automatic, SaysWhatItCannotTry) {
   EXPECT_NE(bias.find("penalised bias"), std::string::npos) << bias;
 }
 
-// The streams that walks share change nothing.
-TEST_F(Automatic, AWalkFromStreamsThatAreThereIsTheSameWalk) {
+// The streams that sequential fits share change nothing.
+TEST_F(Automatic, ASequentialFitFromStreamsThatAreThereIsTheSame) {
   NoProgress progress;
   const ShiftJob job = {context_, model_, calibration_, progress};
   const std::vector<BlockPart> removed = {2, 4};
   const FitOptions fit = FitOptionsOf(Options("layers=2,4"));
-  const SiteCorrection joint = InWalk(FindCorrection("joint"), job, fit);
+  const SiteCorrection joint = InSequence(FindCorrection("joint"), job, fit);
   const DepthPlan plan = DepthPlan::Pruned(kLayers, removed);
-  const WalkOptions walk = {&joint, Heal::kOff, fit.ridge, {}};
+  const SequentialFitOptions sequential = {&joint, Heal::kOff, fit.ridge, {}};
   const auto adapter = [](const DepthPlan& of) { return of.Adapters().back()->lra->b(0, 5); };
-  const float alone = adapter(RefitInSequence(job, plan, removed, walk).plan);
-  const StartStreams start = StreamsBefore(WalkStart(removed), job, "");
-  EXPECT_EQ(adapter(RefitInSequence(job, plan, removed, walk, start.Every(context_, 1)).plan), alone);
+  const float alone = adapter(RefitInSequence(job, plan, removed, sequential).plan);
+  const StartStreams start = StreamsBefore(SequentialFitStart(removed), job, "");
+  EXPECT_EQ(adapter(RefitInSequence(job, plan, removed, sequential, start.Every(context_, 1)).plan), alone);
   EXPECT_EQ(start.Every(context_, 4).fit.size(), 7u);
   const auto drift = [&](std::optional<StartStreams> from) {
     return FitInSequence(
@@ -289,7 +289,7 @@ TEST_F(Automatic, AWalkFromStreamsThatAreThereIsTheSameWalk) {
         std::move(from));
   };
   EXPECT_NEAR(drift(start.Every(context_, 1)).adapters[1]->b(0, 5), drift(std::nullopt).adapters[1]->b(0, 5), 1e-6);
-  EXPECT_THROW(RefitInSequence(job, plan, removed, walk, StreamsBefore(2, job, "")), Error);
+  EXPECT_THROW(RefitInSequence(job, plan, removed, sequential, StreamsBefore(2, job, "")), Error);
 }
 
 TEST_F(Automatic, RefusesWhatItCannotTry) {

@@ -237,7 +237,7 @@ TEST_F(CalibrationText, ReadsCompressedJsonLines) {
 }
 
 // A byte order mark is no part of the first line.
-TEST_F(CalibrationText, ReadsJsonBehindAByteOrderMark) {
+TEST_F(CalibrationText, ReadsJsonAfterAByteOrderMark) {
   for (const char* name : {"a.jsonl", "a.json"}) {
     const CalibrationSet set =
         Load({Write(name, "\xEF\xBB\xBF{\"text\": \"one\"}\n{\"text\": \"two\"}\n").string(), 2, 5}, bytes_, 0);

@@ -48,7 +48,7 @@ TEST(TokenWeights, WeighsBySizePlaceAndMassiveActivations) {
       delta(t, j) = 1;
     }
   h(1, 2) = -6000;                                         // before the block
-  delta(2, 4) = 1e6f;                                      // behind it
+  delta(2, 4) = 1e6f;                                      // after it
   for (int64_t j = 0; j < 5; ++j) delta(3, j) = -h(3, j);  // nothing left
   Batch batch;
   batch.Add(std::vector<int32_t>{1, 2, 3});
@@ -262,12 +262,12 @@ TEST_F(CorrectionFits, NormLraReadsTheNormedStream) {
     // It runs as it was fitted: the stages are blocks 0, the adapter for 1, block 2, this adapter, block 5.
     DepthPlan without = result.corrected;
     without.stages.erase(without.stages.begin() + 3);
-    const Matrix<float> h = Stream(without, 5), x = normed(h), behind = Stream(result.corrected, 5);
+    const Matrix<float> h = Stream(without, 5), x = normed(h), after = Stream(result.corrected, 5);
     for (int64_t t = 0; t < 40; ++t)
       for (int64_t j = 0; j < kWidth; ++j) {
         double expected = static_cast<double>(h(t, j)) + lra.b(0, j);
         for (int64_t k = 0; k < kWidth; ++k) expected += static_cast<double>(x(t, k)) * lra.a(k, j);
-        EXPECT_NEAR(behind(t, j), expected, 1e-4);
+        EXPECT_NEAR(after(t, j), expected, 1e-4);
       }
   }
 }

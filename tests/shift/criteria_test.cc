@@ -108,7 +108,7 @@ TEST(ParsePrune, AsksTheCriterionForItsOptions) {
   for (const Criterion& criterion : Criteria()) {
     const PruneSpec plain = ParsePrune(fmt::format("{}:1", criterion.name));
     for (const CriterionOption& option : criterion.options) {
-      EXPECT_EQ(plain.Option(option.name), option.otherwise);
+      EXPECT_EQ(plain.Option(option.name), option.default_value);
       const PruneSpec given = ParsePrune(fmt::format("{}:1,{}=17,keep=last:1", criterion.name, option.name));
       EXPECT_EQ(given.Option(option.name), 17);
       EXPECT_EQ(given.keep_last, 1);

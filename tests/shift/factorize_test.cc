@@ -96,8 +96,8 @@ TEST(Factorize, FullRankIsTheAdapterItself) {
   }
 }
 
-// A penalty so large that it leaves no bias leaves none beside factors either.
-TEST(Factorize, APenalisedBiasIsPenalisedBesideFactors) {
+// A penalty so large that it leaves no bias leaves none with factors either.
+TEST(Factorize, APenalisedBiasIsPenalisedWithFactors) {
   const RidgeSums sums = Accumulated(MakeTokens(100, false, 30));
   for (const double lambda : {0.5, 1e15}) {
     const RidgeSolution solution = SolveRidge(Context(), sums, {{LambdaSpec::Kind::kAbsolute, lambda}, true});
@@ -321,7 +321,7 @@ class FitOfSites : public testing::Test {
 };
 
 // The host decomposes the form of a site while the device makes that of the next.
-TEST_F(FitOfSites, RunsTheHostsPartOfOneBehindTheDevicesPartOfTheNext) {
+TEST_F(FitOfSites, RunsTheHostsPartOfOneDuringTheDevicesPartOfTheNext) {
   const FittedSites expected = Fit(all_, RankSpec::Fixed(5)), overlapped = Fit(all_, RankSpec::Fixed(5), 2);
   EXPECT_EQ(calls_, "ttrtrr");
   const FittedSites in_turn = Fit(all_, RankSpec::Fixed(5), 1);

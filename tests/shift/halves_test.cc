@@ -20,7 +20,7 @@ namespace shiftrt {
 namespace {
 
 using test::AffineMap;
-using test::Beside;
+using test::Concatenated;
 using test::Doubles;
 using test::Floats;
 using test::LeastSquares;
@@ -214,7 +214,7 @@ TEST_F(HalvesOfBlocks, AShareIsThatOfTheBytesAndPassesOverWhatExceedsIt) {
   // Four attentions are 3,136, and a fifth would exceed it; so would any MLP.
   EXPECT_EQ(removed(third, {0, 2, 4, 6, 8, 10}), (Parts{{0, kAttn}, {1, kAttn}, {2, kAttn}, {3, kAttn}}));
   EXPECT_EQ(removed(third + ",keep=first:3", {0, 2, 4, 6, 8}), (Parts{{3, kAttn}, {4, kAttn}, 5}))
-      << "behind what is named, ties go to the deeper half";
+      << "after what is named, ties go to the deeper half";
   EXPECT_THROW(removed(third + ",keep=first:5", {}), UsageError);
 }
 
@@ -355,7 +355,7 @@ TEST_F(HalvesOfBlocks, JointFitsThatProjectionAndAnAdapter) {
   ASSERT_EQ(result.corrected.Adapters().size(), 1u);
   const AdapterStage& adapter = *result.corrected.Adapters().front();
   EXPECT_EQ(adapter.parts, (Parts{{2, kMlp}, {3, kAttn}}));
-  const Matrix<float> out = Before(5), inputs = Beside(out, Seen(model_.plan, 2, TapPoint::kHeads));
+  const Matrix<float> out = Before(5), inputs = Concatenated(out, Seen(model_.plan, 2, TapPoint::kHeads));
   const AffineMap map = WeightedRidge(inputs, Minus(Before(7), out), std::vector<double>(kTokens, 1.0), kLambda);
   Matrix<double> a(kWidth, kWidth);
   std::copy_n(map.a.data(), kWidth * kWidth, a.data());
@@ -371,7 +371,7 @@ TEST_F(HalvesOfBlocks, JointFitsThatProjectionAndAnAdapter) {
   EXPECT_LT(RelativeError(Doubles(Seen(result.corrected, 3, TapPoint::kInput).span()), expected), 1e-4);
 }
 
-TEST_F(HalvesOfBlocks, HealingFitsWhatRunsBehindTheFirstRemovedHalf) {
+TEST_F(HalvesOfBlocks, HealingFitsWhatRunsAfterTheFirstRemovedHalf) {
   calibration_.heldout.clear();  // random text would decide whether the healed projections stay
   Recipe options = Options("lra", "layers=2.attn,4.mlp");
   options.heal = Heal::kAll;

@@ -24,7 +24,7 @@ inline Matrix<double> Widen(const Matrix<float>& m) {
 }
 
 // [left right].
-inline Matrix<float> Beside(const Matrix<float>& left, const Matrix<float>& right) {
+inline Matrix<float> Concatenated(const Matrix<float>& left, const Matrix<float>& right) {
   Matrix<float> out(left.rows(), left.cols() + right.cols());
   for (int64_t t = 0; t < left.rows(); ++t)
     std::copy_n(right.row(t), right.cols(), std::copy_n(left.row(t), left.cols(), out.row(t)));

@@ -18,22 +18,22 @@ class Recorder : public Probe {
   Recorder(std::string name, std::vector<std::string>& log, int64_t parts = 1, int64_t room = 100)
       : name_(std::move(name)), log_(log), parts_(parts), room_(room) {}
   int64_t parts() const override { return parts_; }
-  void Begin(Tally&, int64_t begin, int64_t end) override {
-    unsettled_ = 0;
+  void Begin(Collector&, int64_t begin, int64_t end) override {
+    incomplete_ = 0;
     Log(fmt::format("begin {}-{}", begin, end));
     if (end - begin > room_) throw OutOfMemory("a part", 1, 0, 0);
   }
   std::vector<Tap> Taps() override {
     return {{1, TapPoint::kInput, [this](const Rows& rows, const Batch& batch) {
                EXPECT_EQ(rows.count(), batch.size());
-               ++unsettled_;
-               Log("hears " + std::to_string(batch.tokens[0]));
+               ++incomplete_;
+               Log("receives " + std::to_string(batch.tokens[0]));
              }}};
   }
-  void Settle(int64_t batches) override {
-    EXPECT_EQ(batches, unsettled_);
-    unsettled_ = 0;
-    Log("settles " + std::to_string(batches));
+  void Complete(int64_t batches) override {
+    EXPECT_EQ(batches, incomplete_);
+    incomplete_ = 0;
+    Log("completes " + std::to_string(batches));
   }
   void End() override { Log("ends"); }
 
@@ -42,7 +42,7 @@ class Recorder : public Probe {
 
   std::string name_;
   std::vector<std::string>& log_;
-  int64_t parts_, room_, unsettled_ = 0;
+  int64_t parts_, room_, incomplete_ = 0;
 };
 
 using Log = std::vector<std::string>;
@@ -61,32 +61,32 @@ class PassTest : public test::SmallModel {
   NoProgress quiet_;
 };
 
-// Keeps what it hears of the input of a block.
+// Keeps what it receives of the input of a block.
 class Listener : public Probe {
  public:
   explicit Listener(int64_t layer) : layer_(layer) {}
-  void Begin(Tally&, int64_t, int64_t) override {}
+  void Begin(Collector&, int64_t, int64_t) override {}
   std::vector<Tap> Taps() override {
     return {{layer_, TapPoint::kInput, [this](const Rows& rows, const Batch&) {
                const MatrixView<const float> h = rows.host();
-               for (int64_t i = 0; i < h.rows; ++i) heard.insert(heard.end(), h.row(i), h.row(i) + h.cols);
+               for (int64_t i = 0; i < h.rows; ++i) received.insert(received.end(), h.row(i), h.row(i) + h.cols);
              }}};
   }
-  void Settle(int64_t) override {}
-  std::vector<float> heard;
+  void Complete(int64_t) override {}
+  std::vector<float> received;
 
  private:
   int64_t layer_;
 };
 
 TEST_F(PassTest, BeginsAtABlockWithTheStreamsThatWereKeptThere) {
-  const auto heard = [&](int64_t tapped, std::span<const KeptRows> streams) {
+  const auto received = [&](int64_t tapped, std::span<const KeptRows> streams) {
     Listener listener(tapped);
     Pass pass(context_, model_.weights);
     pass.Add(listener);
     if (!streams.empty()) pass.BeginAt(2, streams);
     pass.Run("listening", text_, quiet_);
-    return listener.heard;
+    return listener.received;
   };
   StreamProbe kept({1, 2, 4}, std::ssize(text_));
   Pass pass(context_, model_.weights);
@@ -95,12 +95,12 @@ TEST_F(PassTest, BeginsAtABlockWithTheStreamsThatWereKeptThere) {
   int64_t layer = 3;
   std::vector<KeptRows> streams = kept.Take(layer);
   EXPECT_EQ(layer, 2);
-  EXPECT_EQ(heard(4, streams), heard(4, {}));
-  EXPECT_EQ(heard(2, streams), heard(2, {}));
-  EXPECT_THROW(heard(1, streams), Error) << "which does not run";
-  EXPECT_THROW(heard(4, std::span(streams).first(2)), Error) << "of three batches";
+  EXPECT_EQ(received(4, streams), received(4, {}));
+  EXPECT_EQ(received(2, streams), received(2, {}));
+  EXPECT_THROW(received(1, streams), Error) << "which does not run";
+  EXPECT_THROW(received(4, std::span(streams).first(2)), Error) << "of three batches";
   streams[0].Add(streams[0].rows());  // so it is these streams that run
-  EXPECT_NE(heard(4, streams), heard(4, {}));
+  EXPECT_NE(received(4, streams), received(4, {}));
   layer = 5;
   EXPECT_TRUE(kept.Take(layer).empty()) << "they were taken";
   StreamProbe deep({4}, 1);
@@ -123,9 +123,9 @@ TEST_F(PassTest, PlansRunInTurnForEachBatchAndProbesOfOnePlanTogether) {
   pass.Add(c);
   Phases phases;
   pass.Run("listening", std::span(text_).first(2), phases);
-  EXPECT_EQ(log_,
-            (Log{"a begin 0-1", "b begin 0-1", "c begin 0-1", "a hears 7", "c hears 7", "b hears 7", "a hears 8",
-                 "c hears 8", "b hears 8", "a settles 2", "b settles 2", "c settles 2", "a ends", "b ends", "c ends"}));
+  EXPECT_EQ(log_, (Log{"a begin 0-1", "b begin 0-1", "c begin 0-1", "a receives 7", "c receives 7", "b receives 7",
+                       "a receives 8", "c receives 8", "b receives 8", "a completes 2", "b completes 2",
+                       "c completes 2", "a ends", "b ends", "c ends"}));
   EXPECT_EQ(phases.seen, (Log{"listening 12"})) << "tokens of two plans";
 }
 
@@ -136,10 +136,10 @@ TEST_F(PassTest, WhatADeviceHasNoMemoryForIsDoneInGroupsOfHalfTheSize) {
   pass.Add(one);
   Phases phases;
   pass.Run("listening", std::span(text_).first(1), phases);
-  EXPECT_EQ(log_, (Log{"many begin 0-5", "many begin 0-3", "many begin 0-2", "one begin 0-1", "many hears 7",
-                       "one hears 7", "many settles 1", "one settles 1", "many ends", "one ends",  //
-                       "many begin 2-4", "many hears 7", "many settles 1", "many ends",            //
-                       "many begin 4-5", "many hears 7", "many settles 1", "many ends"}));
+  EXPECT_EQ(log_, (Log{"many begin 0-5", "many begin 0-3", "many begin 0-2", "one begin 0-1", "many receives 7",
+                       "one receives 7", "many completes 1", "one completes 1", "many ends", "one ends",  //
+                       "many begin 2-4", "many receives 7", "many completes 1", "many ends",              //
+                       "many begin 4-5", "many receives 7", "many completes 1", "many ends"}));
   EXPECT_EQ(phases.seen, (Log{"listening, sites 1 to 2 of 5 3", "listening, sites 3 to 4 of 5 3",
                               "listening, sites 5 to 5 of 5 3"}));
 }
@@ -152,7 +152,7 @@ TEST_F(PassTest, NoMemoryForOnePartIsAnError) {
   EXPECT_EQ(log_, (Log{"a begin 0-4", "a begin 0-2", "a begin 0-1"}));
 }
 
-TEST_F(PassTest, AnInterruptedPassSettlesWhatItHeard) {
+TEST_F(PassTest, AnInterruptedPassCompletesWhatItReceived) {
   struct Impatient : NoProgress {
     void Advance(int64_t) override {
       if (++advanced == 2) throw Interrupted();
@@ -163,10 +163,10 @@ TEST_F(PassTest, AnInterruptedPassSettlesWhatItHeard) {
   Pass pass(context_, model_.weights);
   pass.Add(probe);
   EXPECT_THROW(pass.Run("listening", text_, impatient), Interrupted);
-  EXPECT_EQ(log_, (Log{"a begin 0-1", "a hears 7", "a hears 8", "a settles 2"}));
+  EXPECT_EQ(log_, (Log{"a begin 0-1", "a receives 7", "a receives 8", "a completes 2"}));
 }
 
-TEST_F(PassTest, ProbesSettleBeforeACheckpointIsSaved) {
+TEST_F(PassTest, ProbesCompleteBeforeACheckpointIsSaved) {
   struct Second : PassCheckpoint {
     explicit Second(Log& log) : log(log) {}
     bool Due() override { return ++asked == 2; }
@@ -178,8 +178,8 @@ TEST_F(PassTest, ProbesSettleBeforeACheckpointIsSaved) {
   Pass pass(context_, model_.weights);
   pass.Add(probe);
   pass.Run("listening", text_, quiet_, &checkpoint);
-  EXPECT_EQ(log_, (Log{"a begin 0-1", "a hears 7", "a hears 8", "a settles 2", "saved", "a hears 9", "a settles 1",
-                       "a ends"}));
+  EXPECT_EQ(log_, (Log{"a begin 0-1", "a receives 7", "a receives 8", "a completes 2", "saved", "a receives 9",
+                       "a completes 1", "a ends"}));
 }
 
 }  // namespace

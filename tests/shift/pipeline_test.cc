@@ -102,7 +102,7 @@ TEST_F(Pipeline, SitesThatMemoryHasNoRoomForAreFittedInGroupsToTheSameBits) {
   }
 }
 
-TEST_F(Pipeline, MapsBehindAnMlpAreFittedInGroupsTooToTheSameBits) {
+TEST_F(Pipeline, MapsAfterAnMlpAreFittedInGroupsTooToTheSameBits) {
   Recipe options{.mode = Calibration::kIndependent};
   options.prune = ParsePrune("layers=1,3,5");
   options.rank = RankSpec::Fixed(4);

@@ -15,7 +15,7 @@ namespace shiftrt {
 namespace {
 
 using test::AffineMap;
-using test::Beside;
+using test::Concatenated;
 using test::Doubles;
 using test::Floats;
 using test::LeastSquares;
@@ -30,6 +30,17 @@ double SquaresOf(const Matrix<float>& m) {
   return sum;
 }
 
+// R2 of a fit towards `missing` that leaves `left`: 1 - |left|^2 / |missing - its mean row|^2.
+double RSquaredOf(const Matrix<float>& missing, const Matrix<float>& left) {
+  double of_mean = 0;
+  for (int64_t j = 0; j < missing.cols(); ++j) {
+    double sum = 0;
+    for (int64_t t = 0; t < missing.rows(); ++t) sum += missing(t, j);
+    of_mean += sum * sum / static_cast<double>(missing.rows());
+  }
+  return 1 - SquaresOf(left) / (SquaresOf(missing) - of_mean);
+}
+
 class Refit : public test::SmallFits {
  protected:
   static constexpr int64_t kInner = 24;
@@ -38,7 +49,7 @@ class Refit : public test::SmallFits {
 
   Matrix<float> Stream(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kInput); }
   Matrix<float> Output(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kOutput); }
-  Matrix<float> BehindAttention(const DepthPlan& plan, int64_t layer) {
+  Matrix<float> AfterAttention(const DepthPlan& plan, int64_t layer) {
     Matrix<float> sum = Stream(plan, layer);
     const Matrix<float> update = Seen(plan, layer, TapPoint::kAttention);
     for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += update.data()[i];
@@ -69,25 +80,16 @@ TEST_F(Refit, IsRidgeOfTheMissingStreamOnTheActivationsAroundTheOldWeights) {
   // Until block 4, and so until its own fit, the plan is one with the first fit in place.
   DepthPlan before = result.corrected;
   before.stages[2] = BlockStage{4};
-  const auto expect = [&](const DepthPlan& plan, int64_t layer, int64_t behind, const FitReport& report) {
-    const Matrix<float> missing = Minus(Stream(model_.plan, behind), Output(plan, layer)),
+  const auto expect = [&](const DepthPlan& plan, int64_t layer, int64_t after, const FitReport& report) {
+    const Matrix<float> missing = Minus(Stream(model_.plan, after), Output(plan, layer)),
                         activation = Seen(plan, layer, TapPoint::kActivation);
     const Matrix<double> change = LeastSquares(Widen(activation), Widen(missing), kLambda);
     ExpectChange(Own(result.corrected, layer)->down, Old(layer).down, change, 1e-4);
     EXPECT_EQ(Floats(Own(result.corrected, layer)->o), Floats(Old(layer).o));
     // R2 is of the missing stream, and what is left is less than was missing.
-    const Matrix<float> left = Minus(Stream(model_.plan, behind), Output(result.corrected, layer));
+    const Matrix<float> left = Minus(Stream(model_.plan, after), Output(result.corrected, layer));
     EXPECT_LT(SquaresOf(left), SquaresOf(missing));
-    const double mean = [&] {
-      double squares = 0;
-      for (int64_t j = 0; j < kWidth; ++j) {
-        double sum = 0;
-        for (int64_t t = 0; t < kTokens; ++t) sum += missing(t, j);
-        squares += sum * sum / kTokens;
-      }
-      return squares;
-    }();
-    EXPECT_NEAR(report.r2_fit, 1 - SquaresOf(left) / (SquaresOf(missing) - mean), 1e-4);
+    EXPECT_NEAR(report.r2_fit, RSquaredOf(missing, left), 1e-4);
     EXPECT_EQ(report.tokens, kTokens);
   };
   expect(model_.plan, 1, 4, result.sites[0]);
@@ -147,7 +149,7 @@ TEST_F(Refit, JointIsRidgeOnOutputAndActivationsAndRunsAsTheBlockAndAnAdapter) {
   const AdapterStage& adapter = result.corrected.stages[2].adapter();
   EXPECT_EQ(adapter.parts, (std::vector<BlockPart>{2, 3}));
   const Matrix<float> out = Output(model_.plan, 1), activation = Seen(model_.plan, 1, TapPoint::kActivation),
-                      missing = Minus(Stream(model_.plan, 4), out), inputs = Beside(out, activation);
+                      missing = Minus(Stream(model_.plan, 4), out), inputs = Concatenated(out, activation);
   const AffineMap map = WeightedRidge(inputs, missing, std::vector<double>(kTokens, 1.0), kLambda);
   Matrix<double> a(kWidth, kWidth);
   std::copy_n(map.a.data(), kWidth * kWidth, a.data());
@@ -230,7 +232,7 @@ TEST_F(Refit, ALargeLambdaLeavesTheWeights) {
     options.heal = Heal::kAll;
     options.lambda.value = 1e30;
     const ShiftResult result = Run(options);
-    EXPECT_EQ(result.healed.size(), 3u);  // o of block 3, which is fitted for the run behind it; o and down of block 5
+    EXPECT_EQ(result.healed.size(), 3u);  // o of block 3, which is fitted for the run after it; o and down of block 5
     for (const int64_t layer : {1, 3, 5}) {
       for (const auto member : {&BlockWeights::o, &BlockWeights::down}) {
         const std::vector<float> now = Floats((*Own(result.corrected, layer)).*member),
@@ -255,21 +257,25 @@ TEST_F(Refit, HealingFitsOutputThenDownTowardsTheOriginalStreamInTheOrderOfDepth
   size_t report = 0;
   for (const int64_t layer : {2, 3, 4, 5}) {
     const auto own = Own(healed.corrected, layer);
-    const Matrix<double> output =
-        LeastSquares(Widen(Seen(plan, layer, TapPoint::kHeads)),
-                     Widen(Minus(BehindAttention(model_.plan, layer), BehindAttention(plan, layer))), kLambda);
+    // Return what the plan's stream lacks after each half of the block.
+    const auto missing_after_attention = [&] {
+      return Minus(AfterAttention(model_.plan, layer), AfterAttention(plan, layer));
+    };
+    const auto missing_after_block = [&] { return Minus(Stream(model_.plan, layer + 1), Output(plan, layer)); };
+    const Matrix<float> of_output = missing_after_attention();
+    const Matrix<double> output = LeastSquares(Widen(Seen(plan, layer, TapPoint::kHeads)), Widen(of_output), kLambda);
     ExpectChange(own->o, Old(layer).o, output, 1e-3);
-    EXPECT_EQ(healed.healed[report++].part, "o");
     auto half = std::make_shared<BlockWeights>(*own);
     half->down = Old(layer).down;
     plan.stages[layer] = BlockStage{.layer = layer, .own = half};
-    const Matrix<double> down =
-        LeastSquares(Widen(Seen(plan, layer, TapPoint::kActivation)),
-                     Widen(Minus(Stream(model_.plan, layer + 1), Output(plan, layer))), kLambda);
+    EXPECT_EQ(healed.healed[report].part, "o");
+    EXPECT_NEAR(healed.healed[report++].r2_fit, RSquaredOf(of_output, missing_after_attention()), 1e-4);
+    const Matrix<float> of_down = missing_after_block();
+    const Matrix<double> down = LeastSquares(Widen(Seen(plan, layer, TapPoint::kActivation)), Widen(of_down), kLambda);
     ExpectChange(own->down, Old(layer).down, down, 1e-3);
-    EXPECT_EQ(healed.healed[report].part, "down");
-    EXPECT_GE(healed.healed[report++].r2_fit, 0);
     plan.stages[layer] = BlockStage{.layer = layer, .own = own};
+    EXPECT_EQ(healed.healed[report].part, "down");
+    EXPECT_NEAR(healed.healed[report++].r2_fit, RSquaredOf(of_down, missing_after_block()), 1e-4);
   }
   EXPECT_EQ(healed.corrected.stages[0].block().own, nullptr) << "before the first removed block";
   EXPECT_LT(SquaresOf(Minus(Stream(model_.plan, kLayers), Stream(healed.corrected, kLayers))),
@@ -314,17 +320,17 @@ TEST_F(Refit, HealingThatRaisesTheHeldOutLossIsNotApplied) {
 TEST_F(Refit, HealingChangesNothingWhereNothingIsMissing) {
   NoProgress progress;
   const ShiftJob job = {context_, model_, calibration_, progress};
-  const WalkResult walked =
+  const SequentialFitResult fitted =
       RefitInSequence(job, model_.plan, {1}, {nullptr, Heal::kAll, {{LambdaSpec::Kind::kAbsolute, kLambda}}, {}});
-  EXPECT_EQ(walked.healed.size(), 8u);
+  EXPECT_EQ(fitted.healed.size(), 8u);
   for (const int64_t layer : {2, 3, 4, 5})
     for (const auto member : {&BlockWeights::o, &BlockWeights::down}) {
-      const std::vector<float> now = Floats((*Own(walked.plan, layer)).*member), old = Floats(Old(layer).*member);
+      const std::vector<float> now = Floats((*Own(fitted.plan, layer)).*member), old = Floats(Old(layer).*member);
       for (size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i], old[i], 1e-5);
     }
 }
 
-// A down projection in front of a run that is left bare makes up for it; one that a correction changed stays.
+// A down projection before a run that is left bare makes up for it; one that a correction changed stays.
 TEST_F(Refit, HealingAimsAtTheStreamThatTheNextStageReads) {
   calibration_.heldout.clear();  // random text would decide whether the healed projections stay
   Recipe options = Options("none", "layers=1,3");
@@ -343,12 +349,12 @@ TEST_F(Refit, TokenWeightsCountInEveryFit) {
   Recipe options = Options("refit", "layers=2");
   options.weighting = ParseTokenWeights("norm,first:0");
   const ShiftResult result = Run(options);
-  const Matrix<float> activation = Seen(model_.plan, 1, TapPoint::kActivation), behind = Stream(model_.plan, 3),
-                      missing = Minus(behind, Output(model_.plan, 1));
+  const Matrix<float> activation = Seen(model_.plan, 1, TapPoint::kActivation), after = Stream(model_.plan, 3),
+                      missing = Minus(after, Output(model_.plan, 1));
   Matrix<double> x = Widen(activation), y = Widen(missing);
   for (int64_t t = 0; t < kTokens; ++t) {
     double squares = 0;
-    for (int64_t j = 0; j < kWidth; ++j) squares += static_cast<double>(behind(t, j)) * behind(t, j);
+    for (int64_t j = 0; j < kWidth; ++j) squares += static_cast<double>(after(t, j)) * after(t, j);
     const double root = t % 32 == 0 ? 0.0 : std::sqrt(kWidth / squares);
     for (int64_t j = 0; j < kInner; ++j) x(t, j) *= root;
     for (int64_t j = 0; j < kWidth; ++j) y(t, j) *= root;
@@ -367,7 +373,7 @@ TEST_F(Refit, LambdaIsChosenAroundTheOldWeights) {
     }
 }
 
-// There is no block in front of layer 0: the run's adapter is a ridge of what is missing on the embeddings.
+// There is no block before layer 0: the run's adapter is a ridge of what is missing on the embeddings.
 TEST_F(Refit, JointAtLayerZeroIsAnAdapterAlone) {
   const ShiftResult result = Run(Options("joint", "layers=0,1,4"));
   ASSERT_EQ(result.sites.size(), 2u);
@@ -378,7 +384,7 @@ TEST_F(Refit, JointAtLayerZeroIsAnAdapterAlone) {
   const Matrix<float> in = Stream(original, 0), missing = Minus(Stream(original, 2), in);
   const AffineMap map = WeightedRidge(in, missing, std::vector<double>(kTokens, 1.0), kLambda);
   EXPECT_LT(RelativeError(Doubles(adapter.lra->a.span()), map.a.span()), 1e-4);
-  EXPECT_EQ(result.corrected.stages[1].block().own, nullptr) << "block 2 is not in front of a run";
+  EXPECT_EQ(result.corrected.stages[1].block().own, nullptr) << "block 2 is not before a run";
   EXPECT_NE(result.corrected.stages[2].block().own, nullptr);
   // The next fit reads what the adapter leaves.
   EXPECT_EQ(Run(Options("joint", "layers=0")).corrected.stages.size(), static_cast<size_t>(kLayers));
@@ -444,7 +450,7 @@ TEST(RefitProjection, FitsABiasWhereTheBlockHasOneAndKeepsTheType) {
   }
 }
 
-// A target of -out asks for A = -I: no projection in front of such an adapter can do anything.
+// A target of -out asks for A = -I: no projection before such an adapter can do anything.
 TEST(Joint, RaisesLambdaWhereTheAdapterWouldBeSingularAndSaysSo) {
   const auto weights = GoldenWeights("llama3_tied");
   const int64_t d = weights->config.hidden, n = d + weights->config.intermediate;

@@ -106,7 +106,7 @@ class Rivals : public test::SmallModel {
     return Shift({context_, model_, calibration_, progress}, options);
   }
 
-  // The stream in front of a layer: one matrix per sequence.
+  // The stream before a layer: one matrix per sequence.
   std::vector<Matrix<float>> Streams(const std::shared_ptr<const Weights>& weights, const DepthPlan& plan,
                                      int64_t layer) const {
     std::vector<Matrix<float>> streams;
@@ -139,10 +139,10 @@ class Rivals : public test::SmallModel {
         }
       return sums;
     };
-    const auto before = Streams(weights, plan, span.begin), behind = Streams(weights, plan, span.end);
+    const auto before = Streams(weights, plan, span.begin), after = Streams(weights, plan, span.end);
     std::vector<double> ratios(kWidth, 0.0);
     for (size_t s = 0; s < before.size(); ++s) {
-      const std::vector<double> x = sizes(before[s]), y = sizes(behind[s]);
+      const std::vector<double> x = sizes(before[s]), y = sizes(after[s]);
       for (int64_t k = 0; k < kWidth; ++k) ratios[k] += y[k] / x[k] / static_cast<double>(before.size());
     }
     return ratios;
@@ -240,7 +240,7 @@ TEST_F(Rivals, GhostedIsLeastSquaresAndASpanWithoutBias) {
   }
 }
 
-// The plan divides behind its cuts where the paper multiplies before them.
+// The plan divides after its cuts where the paper multiplies before them.
 TEST_F(Rivals, PruneCompIsThePapersFold) {
   const ShiftResult result = Run("prune-comp", "layers=0,2,3,5");
   ASSERT_EQ(result.sites.size(), 3u);
@@ -260,12 +260,12 @@ TEST_F(Rivals, PruneCompIsThePapersFold) {
   EXPECT_EQ(blocks[0]->own->gate.data, model_.weights->blocks[1].gate.data) << "what does not change is shared";
 }
 
-TEST(DividedBehind, DividesBiasesInTheTypesTheyHave) {
+TEST(DividedAfter, DividesBiasesInTheTypesTheyHave) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const auto weights = GoldenWeights("llama_bias", dtype);
     const DepthPlan plan = DepthPlan::Pruned(weights->config.layers, Layers{0});
     const std::vector<Cut> cuts = {{0, 2.0}};  // exact in every type
-    const std::vector<BlockStage> divided = DividedBehind(*weights, plan, cuts);
+    const std::vector<BlockStage> divided = DividedAfter(*weights, plan, cuts);
     ASSERT_EQ(std::ssize(divided), weights->config.layers - 1);
     const BlockWeights &own = *divided[0].own, &model = weights->blocks[1];
     for (TensorView BlockWeights::*member :
@@ -293,13 +293,13 @@ TEST_F(Rivals, PruneCompSelectsOnWhatIsLeft) {
     StreamSpan cut;
     for (size_t i = 0; i + 1 < depths.size(); ++i) {
       if (depths[i] < 1 || depths[i] >= kLayers - 1) continue;
-      const auto before = Streams(paper, plan, depths[i]), behind = Streams(paper, plan, depths[i + 1]);
+      const auto before = Streams(paper, plan, depths[i]), after = Streams(paper, plan, depths[i + 1]);
       double cosines = 0;
       for (size_t s = 0; s < before.size(); ++s)
         for (int64_t t = 0; t < before[s].rows(); ++t) {
           double xy = 0, xx = 0, yy = 0;
           for (int64_t k = 0; k < kWidth; ++k) {
-            const double x = before[s](t, k), y = behind[s](t, k);
+            const double x = before[s](t, k), y = after[s](t, k);
             xy += x * y, xx += x * x, yy += y * y;
           }
           cosines += xy / std::sqrt(xx * yy);

@@ -119,7 +119,7 @@ class SelectionFromText : public test::SmallModel {
     return adapters;
   }
 
-  // The probabilities of the tokens behind each token but the last of a sequence, from whole logits, as logarithms.
+  // The probabilities of the tokens after each token but the last of a sequence, from whole logits, as logarithms.
   std::vector<Row> LogProbabilities(const DepthPlan& plan) {
     Decoder decoder(context_, model_.weights, plan);
     std::vector<Row> all;

@@ -4,7 +4,7 @@
 #include "models/model.h"
 #include "shift/corrections/corrections.h"
 #include "shift/measure/heldout_loss.h"
-#include "shift/refit/walk.h"
+#include "shift/refit/sequential_fit.h"
 #include "shift/sums/collect.h"
 #include "tests/engine/stories260k.h"
 

@@ -68,7 +68,7 @@ TEST(Deferred, NotesAreToldOnceWhenItIsLoaded) {
   WriteText(directory.path() / "tokenizer.json", root.dump());
   const DeferredTokenizer tokenizer(directory.path(), 1000);
   std::vector<std::string> told;
-  tokenizer.Hear([&](const std::string& note) { told.push_back(note); });
+  tokenizer.ReportTo([&](const std::string& note) { told.push_back(note); });
   EXPECT_TRUE(told.empty());
   tokenizer->Encode("a");
   tokenizer->Encode("b");

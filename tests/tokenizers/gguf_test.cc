@@ -101,14 +101,14 @@ class GgufTokenizer : public testing::Test {
   TemporaryDirectory directory_;
 };
 
-TEST_F(GgufTokenizer, AnEndTokenBehindATextIsLeftOutAndSaid) {
+TEST_F(GgufTokenizer, AnEndTokenAfterATextIsLeftOutAndSaid) {
   const Bpe bpe = ReadBpe("llama3-json");
   const auto plain = Load(bpe.File("llama3")),
              ends = Load(bpe.File("llama3").Add("tokenizer.ggml.add_eos_token", true));
   EXPECT_EQ(ends->EncodeWithBos("the wind"), plain->EncodeWithBos("the wind"));
   EXPECT_TRUE(plain->notes().empty());
   ASSERT_EQ(ends->notes().size(), 1u);
-  EXPECT_NE(ends->notes()[0].find("add_eos_token puts the end token behind a text"), std::string::npos);
+  EXPECT_NE(ends->notes()[0].find("add_eos_token puts the end token after a text"), std::string::npos);
 }
 
 // The golden has the steps of llama.cpp's default, for the same merges.
@@ -133,7 +133,7 @@ TEST_F(GgufTokenizer, Llama3) {
   const auto expected = LoadTokenizer(kGoldens / "tokenizers/llama3-json");
   bpe.begin = expected->bos_token();
   bpe.end = expected->eos_token();
-  // A token that takes the spaces beside it has no expression in GGUF.
+  // A token that takes the spaces next to it has no expression in GGUF.
   ExpectSame(*Load(bpe.File("llama-bpe")), *expected, "<mask>");
   ExpectSame(*Rewritten(), *expected, "<mask>");
   EXPECT_TRUE(Load(bpe.File("llama3"))->adds_bos());

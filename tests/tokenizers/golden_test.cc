@@ -49,7 +49,7 @@ TEST_P(Golden, Decodes) {
     const std::string text = tokenizer_->Decode(Expected("ids")[i].get<Ids>());
     // SentencePiece itself does not print control tokens. For it, the original text must come back.
     const bool reference = !Expected("decoded").is_null();
-    // Behind <extra>, text begins with a space of its own.
+    // After <extra>, text begins with a space of its own.
     const auto has = [&](const char* part) { return texts[i].find(part) != std::string::npos; };
     const bool changed = has("<s>") || has("<extra>") || has("\xE2\x96\x81");
     if (reference) {
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(All, Golden,
                          });
 
 // The ids are those of transformers 5.24 (LlamaTokenizer) for the same directory.
-TEST(SentencePieceSettings, TheSpaceBeforeATextFollowsTheFileBesideTheModel) {
+TEST(SentencePieceSettings, TheSpaceBeforeATextFollowsTheFileNextToTheModel) {
   const TemporaryDirectory directory;
   std::filesystem::copy_file(kTokenizerGoldens / "sentencepiece/tokenizer.model", directory.path() / "tokenizer.model");
   const auto load = [&](const char* settings) {
@@ -103,14 +103,14 @@ TEST(SentencePieceSettings, TheSpaceBeforeATextFollowsTheFileBesideTheModel) {
     EXPECT_EQ(tokenizer->Decode(Ids{263, 445, 445, 500}), "a  b");
   }
   EXPECT_EQ(load(R"({"legacy": false})")->Encode(specials), (Ids{1, 447, 260, 412, 2, 267, 412}));
-  // A model without the space in its own settings gets it from the file beside it.
+  // A model without the space in its own settings gets it from the file next to it.
   std::ofstream(directory.path() / "tokenizer.model", std::ios::app) << std::string("\x1A\x02\x18\x00", 4);
   EXPECT_EQ(load("{}")->Encode(plain), (Ids{447, 260, 441}));
   EXPECT_EQ(load(R"({"add_prefix_space": true})")->Encode(plain), (Ids{267, 441}));
 }
 
 // The ids are those of transformers 5.24 for the same directories.
-TEST(SentencePieceSettings, TheTokenizersOfLlamaFollowThemBesideATokenizerJson) {
+TEST(SentencePieceSettings, TheTokenizersOfLlamaFollowThemNextToATokenizerJson) {
   for (const char* golden : {"llama2-json", "metaspace-json"}) {
     const TemporaryDirectory directory;
     std::filesystem::copy_file(kTokenizerGoldens / golden / "tokenizer.json", directory.path() / "tokenizer.json");
@@ -130,7 +130,7 @@ TEST(SentencePieceSettings, TheTokenizersOfLlamaFollowThemBesideATokenizerJson) 
   }
 }
 
-TEST(SentencePieceSettings, AnEndTokenBehindTheTextIsLeftOutWithANote) {
+TEST(SentencePieceSettings, AnEndTokenAfterTheTextIsLeftOutWithANote) {
   const TemporaryDirectory directory;
   std::filesystem::copy_file(kTokenizerGoldens / "sentencepiece/tokenizer.model", directory.path() / "tokenizer.model");
   const auto notes = [&](const char* settings) {
@@ -140,7 +140,7 @@ TEST(SentencePieceSettings, AnEndTokenBehindTheTextIsLeftOutWithANote) {
   EXPECT_TRUE(notes(R"({"add_eos_token": false})").empty());
   const std::vector<std::string> found = notes(R"({"add_eos_token": true})");
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_NE(found[0].find("tokenizer_config.json: add_eos_token puts the end token behind a text"), std::string::npos);
+  EXPECT_NE(found[0].find("tokenizer_config.json: add_eos_token puts the end token after a text"), std::string::npos);
 }
 
 TEST(TokenizerSpecials, FollowTheFiles) {
@@ -180,7 +180,7 @@ class SmallTokenizer : public testing::Test {
 };
 
 // The expected texts are those of tokenizers 0.23.3. Metaspace writes "|" where a word begins.
-TEST_F(SmallTokenizer, MatchesJoinThePieceBeforeOrBehind) {
+TEST_F(SmallTokenizer, MatchesJoinThePieceBeforeOrAfter) {
   struct Case {
     nlohmann::json pattern;
     const char* behavior;

@@ -161,7 +161,7 @@ TEST_F(HostileTokenizer, PatternsThatRunAwayStop) {
   EXPECT_THROW(opened->Encode(std::string(5000, 'a')), Error);
 }
 
-// The template of tokenizer.json says whether BOS is added, and not a flag beside it.
+// The template of tokenizer.json says whether BOS is added, and not a flag next to it.
 TEST_F(HostileTokenizer, AFlagDoesNotOverruleTheTemplate) {
   fs::copy(kTokenizerGoldens / "llama3-json", directory_);
   const json config = json::parse(Read(directory_ / "tokenizer_config.json"));

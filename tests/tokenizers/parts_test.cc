@@ -85,7 +85,7 @@ TEST_F(TokenizerParts, AreThoseOfTheDocumentation) {
     const std::string row = page.substr(begin, page.find('\n', begin + 1) - begin);
     for (const std::string name : names) {
       json part = {{"type", name}, {"content", ""}, {"prepend", "_"}, {"pattern", {{"String", "a"}}}};
-      if (name == "Strip" && key == std::string("decoder"))  // stands behind Fuse
+      if (name == "Strip" && key == std::string("decoder"))  // stands after Fuse
         part = {{"type", "Sequence"},
                 {"decoders", {{{"type", "Fuse"}}, {{"type", name}, {"content", " "}, {"start", 1}, {"stop", 0}}}}};
       const bool refused =
@@ -99,7 +99,7 @@ json Special(const char* name) { return {{"SpecialToken", {{"id", name}, {"type_
 json Template(const json& single) { return {{"type", "TemplateProcessing"}, {"single", single}}; }
 const json kText = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
 
-TEST_F(TokenizerParts, AnEndTokenBehindATextIsLeftOutAndSaid) {
+TEST_F(TokenizerParts, AnEndTokenAfterATextIsLeftOutAndSaid) {
   const auto plain = Load("llama3-json", {{"post_processor", nullptr}});
   for (const bool begins : {false, true}) {
     json single = {kText, Special("<|end|>")};
@@ -109,7 +109,7 @@ TEST_F(TokenizerParts, AnEndTokenBehindATextIsLeftOutAndSaid) {
     if (begins) expected.insert(expected.begin(), tokenizer->bos_token());
     EXPECT_EQ(tokenizer->EncodeWithBos("the wind"), expected);
     ASSERT_EQ(tokenizer->notes().size(), 1u);
-    EXPECT_NE(tokenizer->notes()[0].find("puts <|end|> behind a text, which is left out"), std::string::npos);
+    EXPECT_NE(tokenizer->notes()[0].find("puts <|end|> after a text, which is left out"), std::string::npos);
   }
   EXPECT_TRUE(plain->notes().empty());
   EXPECT_NE(
@@ -165,7 +165,7 @@ TEST_F(TokenizerParts, AUnigramModelIsReadFromTheFileThatItWasMadeFrom) {
     LoadTokenizer(directory_.path() / "unigram");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("put that file beside it"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("put that file next to it"), std::string::npos) << error.what();
   }
 }
 

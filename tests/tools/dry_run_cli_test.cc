@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `run --dry-run` from outside: plans of shapes that nobody has weights of, and of a model beside what it really takes.
+// `run --dry-run` from outside: plans of shapes that nobody has weights of, and a plan against what a run takes.
 #include "tests/tools/cli.h"
 
 namespace shiftrt {

@@ -136,7 +136,7 @@ TEST_F(Cli, EvalPrunesAndRepairsAsRunDoes) {
       EXPECT_EQ(saved[t]["variants"][at], tasks[t]["variants"][of_run]);
   }
 
-  // Beside the original, over its weights, a saved plan has the scores that it has alone.
+  // With the original, over its weights, a saved plan has the scores that it has alone.
   ASSERT_EQ(Command("eval", and_more(eval, {Path("with.json"), "--with", Path("saved") + "/"})).status, 0);
   const Json with = ReadJson("with.json")["tasks"];
   for (int t = 0; t < 2; ++t) {

@@ -15,7 +15,7 @@
 //   end          read and pread return 0, as at the end of a file
 //   write        write and pwrite fail with EIO
 //   short-write  write and pwrite write half of the bytes, which is allowed
-//   room         the disk is full behind N written bytes
+//   room         the disk is full after N written bytes
 //   sync         fsync fails with EIO
 //   rename       rename fails with EIO
 #include <dlfcn.h>

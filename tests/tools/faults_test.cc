@@ -75,7 +75,7 @@ class Faults : public Jobs {
     return Left(job, Wait(Launch(job, environment)));
   }
 
-  // Runs a job with one fault after the other. It is started once, and forks at an allocation in front of the faults.
+  // Runs a job with one fault after the other. It is started once, and forks at an allocation before the faults.
   class Server {
    public:
     Server(const Faults& faults, const Job& job, const std::string& kind, int64_t from) : faults_(faults), job_(job) {
@@ -240,7 +240,7 @@ TEST_F(Faults, AreErrorsOrNothing) {
   if (given != nullptr) std::printf("%ld faults, %ld of them errors\n", faults_, errors_);
 }
 
-// Outputs on a file system of its own, in memory, that is full behind some bytes.
+// Outputs on a file system of its own, in memory, that is full after some bytes.
 class SmallDisk : public Faults {
  protected:
   void SetUp() override {

@@ -190,7 +190,7 @@ TEST_F(FinetuneCli, TrainedBlocksHaveTheTypeOfTheWeights) {
   train("0.000001", "bfloat16", "the same command with --dtype float32 rounds nothing");
   train("0.000001", "float32", "");
 
-  // Factors of LoRA are saved unrounded, but the head beside them is not.
+  // Factors of LoRA are saved unrounded, but the head with them is not.
   const auto warning = [&](const std::vector<std::string>& options) {
     std::vector<std::string> all = {"--method", "lora", "--rate", "0.000001", "--dtype", "bfloat16"};
     all.insert(all.end(), options.begin(), options.end());
@@ -412,7 +412,7 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
   EXPECT_FAILS(Command("run", {"--recover-rate", "1e-5"}), 2, "--recover-rate 1e-5: it goes with --recover");
 }
 
-// The checkpoint lies beside the directory that is saved, whose parent may not be there yet.
+// The checkpoint lies next to the directory that is saved, whose parent may not be there yet.
 TEST_F(FinetuneCli, TheDirectoryOfTheCheckpointIsMade) {
   const Outcome made = Finetune({"--steps", "2"}, "new/below/tuned");
   ASSERT_EQ(made.status, 0) << made.err;
@@ -432,7 +432,7 @@ TEST_F(FinetuneCli, TheModelItselfIsNotSavedOver) {
 // The type that weights are converted to decides what is learnt, and the fingerprint does not tell it.
 TEST_F(FinetuneCli, ACheckpointBelongsToATypeOfWeights) {
   const std::vector<std::string> options = {"--adapters", "frozen,trainable", "--dtype", "bfloat16"};
-  std::ofstream(dir_ / "tuned.checkpoint-trainable") << "not a checkpoint";  // stops the command behind the first one
+  std::ofstream(dir_ / "tuned.checkpoint-trainable") << "not a checkpoint";  // stops the command after the first one
   EXPECT_FAILS(Finetune(options), 1, "tuned.checkpoint-trainable");
   EXPECT_FAILS(Finetune({"--adapters", "frozen,trainable"}), 1, "dtype");
 }

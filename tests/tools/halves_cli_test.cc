@@ -118,7 +118,7 @@ TEST_F(Cli, HalvesAreScoredByAnyCriterionAndCompared) {
   EXPECT_EQ(selections[2]["overlap"][2], 1.5);
 }
 
-TEST_F(Cli, HalvesAreSweptBesideBlocks) {
+TEST_F(Cli, HalvesAreSweptWithBlocks) {
   const Outcome outcome =
       Command("sweep", {"--prune", "reverse:0.5,reverse:0.5,unit=half", "--correction", "lra,refit", "--lra", "4",
                         "--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--quiet", "--csv",

@@ -30,7 +30,7 @@ class KillCampaign : public Jobs {
     return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start).count();
   }
 
-  // Kills the child behind so many microseconds. If it has ended before, returns false and sets `duration` to the time
+  // Kills the child after so many microseconds. If it has ended before, returns false and sets `duration` to the time
   // that it took.
   static bool KillAt(int64_t moment, pid_t child, int64_t& duration) {
     const auto start = Clock::now();

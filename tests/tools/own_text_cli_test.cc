@@ -145,7 +145,7 @@ TEST_F(OwnTextCli, WhatCannotBeAnsweredIsNamed) {
   EXPECT_FAILS(Call(Recovery("x", "own:none.txt", "tokens=1k")), 1, "none.txt: no such file");
   EXPECT_FAILS(Call(Recovery("x", "own", "tokens=1k")), 1, "alpaca");
   EXPECT_FAILS(Call(Recovery("x", own_ + ":0%", "tokens=1k")), 2, "--recover-text: ");
-  EXPECT_FAILS(Call(Recovery("x", "own:", "tokens=1k")), 2, "expected a file of prompts behind the colon");
+  EXPECT_FAILS(Call(Recovery("x", "own:", "tokens=1k")), 2, "expected a file of prompts after the colon");
   EXPECT_FAILS(Call(Recovery("x", own_ + ":60%," + Path("calibration.txt") + ":60%", "tokens=1k")), 2,
                "are 120% together");
   WriteText(dir_ / "empty.txt", "\n");

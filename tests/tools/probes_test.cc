@@ -22,9 +22,9 @@ std::vector<int64_t> Numbers(const std::string& text) {
 }
 
 // The question of a prompt, which stands between two texts at its end.
-std::string Asked(const std::string& prompt, const std::string& before, const std::string& behind) {
+std::string Asked(const std::string& prompt, const std::string& before, const std::string& after) {
   const size_t begin = prompt.rfind(before) + before.size();
-  return prompt.substr(begin, prompt.rfind(behind) - begin);
+  return prompt.substr(begin, prompt.rfind(after) - begin);
 }
 
 TEST(Probes, HaveTheAnswersThatTheirQuestionsSay) {

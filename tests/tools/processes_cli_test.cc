@@ -348,7 +348,7 @@ class AcrossHosts : public TrainingInProcesses {
   // Starts a training of four processes on the two hosts. So many microseconds later, or later than the first
   // checkpoint if it has `begun`, cuts the link, expects that every process ends within 40 s, and mends the link.
   // Returns what was said.
-  std::string TrainAndCut(int64_t steps, bool begun, int64_t behind) const {
+  std::string TrainAndCut(int64_t steps, bool begun, int64_t delay) const {
     ::unsetenv("OMPI_MCA_plm");
     std::vector<std::string> arguments = Split(fmt::format(
         "netns exec {}a unshare --uts {} --mca plm rsh --mca plm_rsh_agent {} --mca btl tcp,self --mca pml ob1 --host "
@@ -358,9 +358,9 @@ class AcrossHosts : public TrainingInProcesses {
     arguments.insert(arguments.end(), training.begin(), training.end());
     const pid_t launcher = Start(arguments, dir_ / "stdout", dir_ / "stderr", "/usr/bin/ip");
     while (begun && !fs::exists(dir_ / "tuned.checkpoint") && !Ended(launcher)) ::usleep(10'000);
-    for (int64_t waited = 0; waited < behind && !Ended(launcher); waited += 10'000) ::usleep(10'000);
+    for (int64_t waited = 0; waited < delay && !Ended(launcher); waited += 10'000) ::usleep(10'000);
     EXPECT_TRUE(Do("ip -n {0}b link set vb down"));
-    // mpirun itself waits for its daemon behind the link; what counts is that the processes end.
+    // mpirun itself waits for its daemon at the other end of the link; what counts is that the processes end.
     const auto processes = [&] {
       int64_t count = 0;
       for (int rank = 0; rank < 4; ++rank) count += ProcessOf(rank) > 0 ? 1 : 0;

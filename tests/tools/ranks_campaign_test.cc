@@ -22,21 +22,21 @@ class RanksCampaign : public ProcessesCli {
     return true;
   }
 
-  // Starts the command and disturbs a process behind so many microseconds, or as soon as there is one if they are 0.
+  // Starts the command and disturbs a process after so many microseconds, or as soon as there is one if they are 0.
   // Returns the seconds that the others took to end.
-  double Disturb(const std::vector<std::string>& arguments, int64_t behind, int rank, int signal,
+  double Disturb(const std::vector<std::string>& arguments, int64_t delay, int rank, int signal,
                  const char* timeout = "2") const {
     // Not for the runs that nobody disturbs: on a machine with other work, two seconds without an answer are no
     // failure.
     ::setenv("SHIFTRT_PEER_TIMEOUT", timeout, 1);
     const pid_t launcher = Start(Launched(kProcesses, arguments), dir_ / "stdout", dir_ / "stderr", launcher_);
     ::unsetenv("SHIFTRT_PEER_TIMEOUT");
-    ::usleep(static_cast<useconds_t>(behind));
+    ::usleep(static_cast<useconds_t>(delay));
     pid_t process = ProcessOf(rank);
-    while (behind == 0 && process == 0 && !Ended(launcher)) process = ProcessOf(rank);
+    while (delay == 0 && process == 0 && !Ended(launcher)) process = ProcessOf(rank);
     if (process > 0) ::kill(process, signal);
     // A process that has not started yet has not ended.
-    for (int other = 0; behind == 0 && other < kProcesses; ++other)
+    for (int other = 0; delay == 0 && other < kProcesses; ++other)
       while (other != rank && ProcessOf(other) == 0 && !Ended(launcher)) ::usleep(1'000);
     const auto start = std::chrono::steady_clock::now();
     double seconds = 0;

@@ -171,7 +171,7 @@ TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
   EXPECT_EQ(whole.out, saved.out);
 }
 
-// Families with fused tensors, windows, norms behind their halves and caps: pruned, repaired, saved and opened again.
+// Families with fused tensors, windows, norms after their halves and caps: pruned, repaired, saved and opened again.
 TEST_F(Cli, OtherFamiliesRunAndComeBack) {
   const Json phi3 = {{"architectures", {"Phi3ForCausalLM"}}, {"model_type", "phi3"}, {"sliding_window", 40}};
   const Json gemma2 = {{"architectures", {"Gemma2ForCausalLM"}},

@@ -120,7 +120,7 @@ TEST_F(Cli, AnInterruptedSweepContinuesFromItsJournal) {
   EXPECT_EQ(ReadJson("again.json")["rows"], ReadJson("whole.json")["rows"]);
 }
 
-TEST_F(Cli, SweepScoresSuitesBesidePerplexity) {
+TEST_F(Cli, SweepScoresSuitesAndPerplexity) {
   const auto sweep = [&](const std::string& suites) {
     return Command("sweep", {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--prune",
                              "bi:0.5", "--lra", "8", "--quiet", "--eval", suites, "--data", EvalData(), "--json",
@@ -149,7 +149,7 @@ TEST_F(Cli, SweepScoresSuitesBesidePerplexity) {
   EXPECT_FAILS(sweep("guess"), 2, "guess");
 }
 
-// The paper's numbers stand beside ours where the model goes by the name of one of the paper's.
+// The paper's numbers stand next to ours where the model goes by the name of one of the paper's.
 TEST_F(Cli, PresetsShowWhatThePaperSays) {
   const auto sweep = [&](const std::string& model, const std::string& preset) {
     if (!fs::exists(dir_ / model)) WriteModel(model, {{"hidden_size", 64}});

@@ -298,7 +298,7 @@ TEST_F(FinetuneTest, BlocksThatTheTeacherHasTooRunOnce) {
   }
 }
 
-TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
+TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamAfterTheRun) {
   settings_.method = Method::kReplacement;
   schedule_ = {Decay::kConstant, 0.003, 0, 60};
   for (const Halves halves : {Halves::kBoth, Halves::kMlp}) {
@@ -324,7 +324,7 @@ TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
 
 // Training begins at the error of what stands for the run, measured here by decoders, and with the function of the
 // plan.
-TEST_F(FinetuneTest, AReplacementBehindACorrectionBeginsAtItsError) {
+TEST_F(FinetuneTest, AReplacementAfterACorrectionBeginsAtItsError) {
   const int64_t removed = 2;
   auto changed = std::make_shared<OwnBlock>(*model_.weights, BlockStage{removed - 1});
   std::vector<float> down(changed->weights().down.elements());

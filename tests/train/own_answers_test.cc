@@ -150,7 +150,7 @@ TEST_F(OwnAnswersTest, AnInterruptedWorkContinues) {
   EXPECT_TRUE(Files()[0].ends_with(".answers")) << Files()[0];
 }
 
-// As many tokens are learnt once as are wanted, beside those that are held out.
+// As many tokens are learnt once as are wanted, besides those that are held out.
 TEST_F(OwnAnswersTest, TokensBeyondTheHeldOutOnesAreCounted) {
   const auto tokens = [](const OwnAnswers& own) {
     int64_t sum = 0;

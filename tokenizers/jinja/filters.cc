@@ -93,7 +93,7 @@ Value Default(Run&, const Value& subject, Arguments arguments) {
 }
 
 // An attribute by its path "a.b.0", as Jinja looks it up: by key first.
-Value AttributeByPath(Run& run, Value value, const Value& path, const std::optional<Value>& otherwise) {
+Value AttributeByPath(Run& run, Value value, const Value& path, const std::optional<Value>& fallback) {
   if (!AsText(path)) return run.Item(value, path);
   const std::string& parts = run.ExpectText(path, "an attribute");
   run.ChargeText(parts.size());
@@ -101,7 +101,7 @@ Value AttributeByPath(Run& run, Value value, const Value& path, const std::optio
     int64_t index = 0;
     const bool number = ParseNumber(part, &index) && part[0] != '-';
     value = run.Item(value, number ? Value(index) : run.MakeText(std::string(part)));
-    if (otherwise && !Is<std::nullptr_t>(*otherwise) && Is<Undefined>(value)) value = *otherwise;
+    if (fallback && !Is<std::nullptr_t>(*fallback) && Is<Undefined>(value)) value = *fallback;
   });
   return value;
 }
@@ -257,7 +257,7 @@ Value Indent(Run& run, const Value& subject, Arguments arguments) {
 }
 
 Value ToInt(Run& run, const Value& subject, Arguments arguments) {
-  Value otherwise = arguments[0] ? *arguments[0] : Value(int64_t{0});
+  Value fallback = arguments[0] ? *arguments[0] : Value(int64_t{0});
   double number = 0;
   if (const Text* text = AsText(subject)) {
     run.ChargeText(text->text.size());
@@ -266,7 +266,7 @@ Value ToInt(Run& run, const Value& subject, Arguments arguments) {
     if (digits.starts_with('+')) digits.remove_prefix(1);
     int64_t integer = 0;
     if (ParseNumber(digits, &integer)) return integer;
-    if (!ParseNumber(digits, &number)) return otherwise;
+    if (!ParseNumber(digits, &number)) return fallback;
   } else if (const auto* value = std::get_if<double>(&subject)) {
     number = *value;
   } else if (Is<int64_t>(subject) || Is<bool>(subject)) {
@@ -274,7 +274,7 @@ Value ToInt(Run& run, const Value& subject, Arguments arguments) {
   } else if (const auto* undefined = std::get_if<Undefined>(&subject)) {
     run.Fail("int: {}", *undefined->what);
   } else {
-    return otherwise;
+    return fallback;
   }
   if (!(std::fabs(number) < 9e18)) run.Fail("int: {} is beyond 64 bits", Format(number));
   return static_cast<int64_t>(number);

@@ -59,8 +59,8 @@ std::optional<double> AsNumber(const Value& value) {
 // The indices that Python's slice picks among `size` elements.
 std::vector<int64_t> SlicePlaces(int64_t size, std::optional<int64_t> begin, std::optional<int64_t> end, int64_t step) {
   const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
-  const auto bound = [&](std::optional<int64_t> place, int64_t otherwise) {
-    if (!place) return otherwise;
+  const auto bound = [&](std::optional<int64_t> place, int64_t fallback) {
+    if (!place) return fallback;
     if (*place >= size) return high;  // before adding, which must not wrap
     return std::clamp(*place < 0 ? std::max(*place, -size - 1) + size : *place, low, high);
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/exchanged_tally.h"
+#include "engine/exchanged_collector.h"
 
 #include <algorithm>
 #include <optional>
@@ -25,7 +25,8 @@ Matrix<float> Copied(const Rows& rows) {
 // Sums whose rows come from several groups of processes.
 class ExchangedAdder : public RidgeAdder {
  public:
-  ExchangedAdder(Processes& processes, Tally& own, RowExchange* exchange, const RidgeSite& site, int channel, int owner)
+  ExchangedAdder(Processes& processes, Collector& own, RowExchange* exchange, const RidgeSite& site, int channel,
+                 int owner)
       : processes_(processes),
         exchange_(exchange),
         channel_(channel),
@@ -88,7 +89,7 @@ class ExchangedAdder : public RidgeAdder {
     }
   }
 
-  void Settle() override {
+  void Complete() override {
     if (sums_ != nullptr) {
       sums_->Store();
       count_.Store();
@@ -188,15 +189,15 @@ class ExchangedAdder : public RidgeAdder {
 class AbsentAdder : public RidgeAdder {
  public:
   void Add(const SiteRows&, const RowWeights&) override { Fail("rows for sums that another process has"); }
-  void Settle() override {}
+  void Complete() override {}
 };
 
 // The rows of a site whose blocks several parts of a split model hold.
-class PartCarrier : public RowCarrier {
+class PartTransfer : public RowTransfer {
  public:
   // `first`, `last`: the first and the last block of the site in this process, if another process has the block before
-  // that, or behind it.
-  PartCarrier(Processes& processes, std::optional<int64_t> first, std::optional<int64_t> last, int channel)
+  // the first, or after the last.
+  PartTransfer(Processes& processes, std::optional<int64_t> first, std::optional<int64_t> last, int channel)
       : processes_(processes), first_(first), last_(last), channel_(channel) {}
 
   void Before(int64_t layer, std::span<KeptRows* const> kept, const Rows& alike) override {
@@ -226,9 +227,9 @@ class PartCarrier : public RowCarrier {
   const int channel_;
 };
 
-class ExchangedTally : public Tally {
+class ExchangedCollector : public Collector {
  public:
-  ExchangedTally(const Context& context, std::unique_ptr<Tally> own, const Weights& weights)
+  ExchangedCollector(const Context& context, std::unique_ptr<Collector> own, const Weights& weights)
       : processes_(context.processes),
         on_gpu_(context.device == Device::kCuda),
         own_(std::move(own)),
@@ -264,14 +265,14 @@ class ExchangedTally : public Tally {
     return adders;
   }
 
-  std::unique_ptr<RowCarrier> MakeCarrier(int64_t first, int64_t last) override {
+  std::unique_ptr<RowTransfer> MakeTransfer(int64_t first, int64_t last) override {
     if (shares_.empty()) return nullptr;
     const int channel = processes_->NewChannel();  // in all processes
     const ModelShare& share = shares_[share_];
     const auto before = share.begin > first ? std::optional(share.begin) : std::nullopt,
-               behind = share.end <= last ? std::optional(share.end - 1) : std::nullopt;
-    if (!before && !behind) return nullptr;
-    return std::make_unique<PartCarrier>(*processes_, before, behind, channel);
+               after = share.end <= last ? std::optional(share.end - 1) : std::nullopt;
+    if (!before && !after) return nullptr;
+    return std::make_unique<PartTransfer>(*processes_, before, after, channel);
   }
 
   void ForEachBatch(int64_t count, const std::function<void(int64_t)>& run,
@@ -285,7 +286,7 @@ class ExchangedTally : public Tally {
       EndRound(round.present);
       const bool together = ++rounds % processes_->RoundsTogether() == 0 || round.end() == count;
       if (together) {
-        HearNotes();
+        ReceiveRecords();
         processes_->Flush();
       }
       ended(round.first, round.end(), together);
@@ -294,18 +295,18 @@ class ExchangedTally : public Tally {
 
   void InMemory(const std::function<void()>& call) override { on_gpu_ ? WithMemoryForAll(*processes_, call) : call(); }
 
-  bool Exchanges(ExchangedNotes* notes) override {
-    notes_.push_back({notes, {}});
+  bool Exchanges(ExchangedRecords* records) override {
+    records_.push_back({records, {}});
     return true;
   }
 
  private:
-  // An adder that takes part in the rounds of the tally as long as it lives. It may outlive the tally.
+  // An adder that takes part in the rounds of the collector as long as it lives. It may outlive the collector.
   class ListedAdder : public ExchangedAdder {
    public:
-    ListedAdder(ExchangedTally& tally, const RidgeSite& site, int channel, int owner)
-        : ExchangedAdder(*tally.processes_, *tally.own_, tally.exchange_.get(), site, channel, owner),
-          list_(tally.adders_) {
+    ListedAdder(ExchangedCollector& collector, const RidgeSite& site, int channel, int owner)
+        : ExchangedAdder(*collector.processes_, *collector.own_, collector.exchange_.get(), site, channel, owner),
+          list_(collector.adders_) {
       list_->push_back(this);
     }
     ~ListedAdder() override { std::erase(*list_, this); }
@@ -314,8 +315,8 @@ class ExchangedTally : public Tally {
     const std::shared_ptr<std::vector<ExchangedAdder*>> list_;
   };
 
-  struct Noted {
-    ExchangedNotes* notes;
+  struct ProbeRecords {
+    ExchangedRecords* records;
     std::vector<Bytes> rounds;  // messages that this process has written since the last exchange
   };
 
@@ -328,7 +329,7 @@ class ExchangedTally : public Tally {
   }
 
   void EndRound(int64_t present) {
-    for (Noted& noted : notes_) noted.rounds.push_back(noted.notes->written.Take());
+    for (ProbeRecords& probe : records_) probe.rounds.push_back(probe.records->written.Take());
     if (exchange_ != nullptr && !adders_->empty()) {
       for (ExchangedAdder* const adder : *adders_) adder->Offer(present);
       exchange_->Run();
@@ -336,31 +337,31 @@ class ExchangedTally : public Tally {
     for (ExchangedAdder* const adder : *adders_) adder->Take(present);
   }
 
-  // Every process receives the notes of the batches of all groups in their order. Of the processes that hold a model
-  // together, each has written about its own blocks.
-  void HearNotes() {
-    for (Noted& noted : notes_) {
+  // Every process receives the records of the batches of all groups in their order. Of the processes that hold a model
+  // together, each has written the records of its own blocks.
+  void ReceiveRecords() {
+    for (ProbeRecords& probe : records_) {
       Packer mine;
-      for (const Bytes& round : noted.rounds) mine.PutAll(round);
+      for (const Bytes& round : probe.rounds) mine.PutAll(round);
       const std::vector<Bytes> all = processes_->Gather(mine.Take());
       std::vector<Unpacker> in(all.begin(), all.end());
-      for (size_t round = 0; round < noted.rounds.size(); ++round)
+      for (size_t round = 0; round < probe.rounds.size(); ++round)
         for (Unpacker& process : in) {
           const Bytes batch = process.GetAll<std::byte>();
-          noted.notes->Hear(Unpacker(batch));
+          probe.records->Receive(Unpacker(batch));
         }
-      noted.rounds.clear();
+      probe.rounds.clear();
     }
   }
 
   std::shared_ptr<Processes> processes_;
   const bool on_gpu_;
-  std::unique_ptr<Tally> own_;
+  std::unique_ptr<Collector> own_;
   const std::vector<ModelShare> shares_;
   const size_t share_;
   std::unique_ptr<RowExchange> exchange_;
   std::shared_ptr<std::vector<ExchangedAdder*>> adders_ = std::make_shared<std::vector<ExchangedAdder*>>();
-  std::vector<Noted> notes_;
+  std::vector<ProbeRecords> records_;
 };
 
 // Says which process has no memory.
@@ -375,8 +376,9 @@ class OutOfMemoryElsewhere : public OutOfMemory {
 
 }  // namespace
 
-std::unique_ptr<Tally> MakeExchangedTally(const Context& context, std::unique_ptr<Tally> own, const Weights& weights) {
-  return std::make_unique<ExchangedTally>(context, std::move(own), weights);
+std::unique_ptr<Collector> MakeExchangedCollector(const Context& context, std::unique_ptr<Collector> own,
+                                                  const Weights& weights) {
+  return std::make_unique<ExchangedCollector>(context, std::move(own), weights);
 }
 
 std::vector<KeptRows> EveryOf(const Context& context, std::span<const KeptRows> streams, int64_t step) {

@@ -2,9 +2,9 @@
 // Sums of tapped activations, on the device of the decoder that has them: calibration copies sums from a GPU to the
 // host, and of each token only a few numbers.
 //
-// A Tally takes what decoders tap from batch to batch. Where several processes share the batches, the tally exchanges
-// rows between them, so that every process ends up with the sums of all batches, in the bits of one process
-// (engine/exchanged_tally.h). Its users do not know of processes.
+// A Collector takes what decoders tap from batch to batch. Where several processes share the batches, the collector
+// exchanges rows between them, so that every process ends up with the sums of all batches, in the bits of one process
+// (engine/exchanged_collector.h). Its users do not know of processes.
 #pragma once
 
 #include <functional>
@@ -85,11 +85,11 @@ class RidgeAdder {
   virtual ~RidgeAdder() = default;
   // Throws Error naming site and row for NaN or infinity in stream or delta. Where all rows count alike it does not
   // wait for the device: what is wrong with these rows is found by a later Add, when the same device's turn comes
-  // again, or by Settle.
+  // again, or by Complete.
   virtual void Add(const SiteRows& rows, const RowWeights& weights) = 0;
   // Brings what was added into the sums, which are of no use until then: on a GPU they are what they were before, on a
   // CPU the matrices are ahead of the totals. Throws what Add throws.
-  virtual void Settle() = 0;
+  virtual void Complete() = 0;
 };
 // The sums that an adder adds to, which last longer, and their site.
 struct RidgeSite {
@@ -100,25 +100,25 @@ struct RidgeSite {
 
 // Rows that a sink collects over several blocks of one batch. In a model that is split over processes, they follow the
 // stream to the process that holds the next block.
-class RowCarrier {
+class RowTransfer {
  public:
-  virtual ~RowCarrier() = default;
+  virtual ~RowTransfer() = default;
   // Called before the sink receives the rows of block `layer`, which are like `alike`, and after it.
   virtual void Before(int64_t layer, std::span<KeptRows* const> kept, const Rows& alike) = 0;
   virtual void After(int64_t layer, std::span<KeptRows* const> kept) = 0;
 };
 
-// The notes of a probe that wait for the end of a batch. Only BatchNotes derives from it.
-class ExchangedNotes {
+// The records of a probe that wait for the end of a batch. Only BatchRecords derives from it.
+class ExchangedRecords {
  public:
-  virtual ~ExchangedNotes() = default;
-  virtual void Hear(Unpacker notes) = 0;
-  Packer written;  // the notes on the batch that runs
+  virtual ~ExchangedRecords() = default;
+  virtual void Receive(Unpacker records) = 0;
+  Packer written;  // the records of the batch that runs
 };
 
-class Tally {
+class Collector {
  public:
-  virtual ~Tally() = default;
+  virtual ~Collector() = default;
   // The number of devices whose rows it takes, and which work at the same time.
   virtual int64_t devices() const = 0;
   // The device's own sums, which go on from what `into` holds. It lasts longer than the result.
@@ -127,40 +127,41 @@ class Tally {
   // One adder per site. May throw OutOfMemory.
   virtual std::vector<std::unique_ptr<RidgeAdder>> MakeAdders(const std::vector<RidgeSite>& sites);
   // For rows that a sink collects over the blocks first .. last. Null where this process has all of these blocks.
-  virtual std::unique_ptr<RowCarrier> MakeCarrier(int64_t /*first*/, int64_t /*last*/) { return nullptr; }
+  virtual std::unique_ptr<RowTransfer> MakeTransfer(int64_t /*first*/, int64_t /*last*/) { return nullptr; }
   // Calls run(b) for the batches 0 .. count - 1, or for those that this process has of them, in ascending order. Calls
-  // ended(first, end, together) in every process when it has left the batches first .. end - 1 behind; with `together`,
-  // all processes have, and what these batches added and noted has arrived.
+  // ended(first, end, together) in every process when it is done with the batches first .. end - 1; with `together`,
+  // all processes are, and what these batches added and recorded has arrived.
   virtual void ForEachBatch(int64_t count, const std::function<void(int64_t batch)>& run,
                             const std::function<void(int64_t first, int64_t end, bool together)>& ended);
   // Calls call(). Where the device of one process has no memory for it, all throw OutOfMemory, so that they divide
   // their work alike.
   virtual void InMemory(const std::function<void()>& call) { call(); }
 
-  // True if notes are exchanged between processes rather than delivered at once. `notes` lasts as long as batches run.
-  virtual bool Exchanges(ExchangedNotes* /*notes*/) { return false; }
+  // True if records are exchanged between processes rather than delivered at once. `records` lasts as long as batches
+  // run.
+  virtual bool Exchanges(ExchangedRecords* /*records*/) { return false; }
   // Takes rows of this device to other processes; null where rows go as messages from host memory.
   virtual std::unique_ptr<RowExchange> MakeExchange(const Context& context);
 };
 
-// Values that a probe notes of each batch. hear(note) is called for the notes of all batches, in the order of the
-// batches, in every process: at once, or when the batch has ended. `Note` goes through runtime/messages.h.
-template <typename Note>
-class BatchNotes : private ExchangedNotes {
+// Values that a probe records of each batch. receive(record) is called for the records of all batches, in the order of
+// the batches, in every process: at once, or when the batch has ended. `Record` goes through runtime/messages.h.
+template <typename Record>
+class BatchRecords : private ExchangedRecords {
  public:
-  BatchNotes(Tally& tally, std::function<void(const Note&)> hear)
-      : hear_(std::move(hear)), exchanged_(tally.Exchanges(this)) {}
-  void Add(const Note& note) { exchanged_ ? Write(written, note) : hear_(note); }
+  BatchRecords(Collector& collector, std::function<void(const Record&)> receive)
+      : receive_(std::move(receive)), exchanged_(collector.Exchanges(this)) {}
+  void Add(const Record& record) { exchanged_ ? Write(written, record) : receive_(record); }
 
  private:
-  void Hear(Unpacker notes) override {
-    while (!notes.done()) {
-      Note note;
-      Read(notes, note);
-      hear_(note);
+  void Receive(Unpacker records) override {
+    while (!records.done()) {
+      Record record;
+      Read(records, record);
+      receive_(record);
     }
   }
-  const std::function<void(const Note&)> hear_;
+  const std::function<void(const Record&)> receive_;
   const bool exchanged_;
 };
 
@@ -170,10 +171,10 @@ std::vector<KeptRows> EveryOf(const Context& context, std::span<const KeptRows> 
 
 // For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads. All of the
 // context's processes make it at the same time.
-std::unique_ptr<Tally> MakeTally(const Context& context, const std::shared_ptr<const Weights>& weights);
+std::unique_ptr<Collector> MakeCollector(const Context& context, const std::shared_ptr<const Weights>& weights);
 // Those of one process.
-std::unique_ptr<Tally> MakeCpuTally(const Context& context);
+std::unique_ptr<Collector> MakeCpuCollector(const Context& context);
 // Throws Error where this build or this machine has no CUDA, and for several GPUs without NCCL.
-std::unique_ptr<Tally> MakeCudaTally(const Context& context, std::shared_ptr<const Weights> weights);
+std::unique_ptr<Collector> MakeCudaCollector(const Context& context, std::shared_ptr<const Weights> weights);
 
 }  // namespace shiftrt

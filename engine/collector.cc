@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/tally.h"
+#include "engine/collector.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "engine/exchanged_tally.h"
+#include "engine/exchanged_collector.h"
 #include "engine/ridge_count.h"
 #include "runtime/check.h"
 #include "runtime/not_finite.h"
@@ -40,9 +40,9 @@ class CpuProducts : public PendingProducts {
   std::vector<RowProducts> products_;
 };
 
-class CpuTally : public Tally {
+class CpuCollector : public Collector {
  public:
-  explicit CpuTally(const Context& context) : context_(context) {}
+  explicit CpuCollector(const Context& context) : context_(context) {}
   int64_t devices() const override { return 1; }
   std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) override {
     return std::make_unique<CpuRidgeSums>(context_, into);
@@ -56,8 +56,8 @@ class CpuTally : public Tally {
 // Adds the rows of this process alone, on one device or several.
 class OwnRidgeAdder : public RidgeAdder {
  public:
-  OwnRidgeAdder(Tally& tally, const RidgeSite& site) : count_(site), sums_(tally.MakeRidgeSums(site.into)) {
-    for (int64_t i = 0; i < tally.devices(); ++i) pending_.push_back(tally.MakeProducts());
+  OwnRidgeAdder(Collector& collector, const RidgeSite& site) : count_(site), sums_(collector.MakeRidgeSums(site.into)) {
+    for (int64_t i = 0; i < collector.devices(); ++i) pending_.push_back(collector.MakeProducts());
   }
 
   void Add(const SiteRows& rows, const RowWeights& weights) override {
@@ -76,7 +76,7 @@ class OwnRidgeAdder : public RidgeAdder {
     sums_->Add(rows.inputs, rows.delta, weighted);
   }
 
-  void Settle() override {
+  void Complete() override {
     for (size_t i = 0; i < pending_.size(); ++i) count_.Check(pending_[(turn_ + i) % pending_.size()]->Take(), {});
     sums_->Store();
     count_.Store();
@@ -115,30 +115,30 @@ SharedItems WhereSumsAre(const Context& context, std::span<const RidgeMatrices* 
   return {context, std::move(owners)};
 }
 
-std::vector<std::unique_ptr<RidgeAdder>> Tally::MakeAdders(const std::vector<RidgeSite>& sites) {
+std::vector<std::unique_ptr<RidgeAdder>> Collector::MakeAdders(const std::vector<RidgeSite>& sites) {
   std::vector<std::unique_ptr<RidgeAdder>> adders;
   adders.reserve(sites.size());
   for (const RidgeSite& site : sites) adders.push_back(std::make_unique<OwnRidgeAdder>(*this, site));
   return adders;
 }
 
-void Tally::ForEachBatch(int64_t count, const std::function<void(int64_t)>& run,
-                         const std::function<void(int64_t, int64_t, bool)>& ended) {
+void Collector::ForEachBatch(int64_t count, const std::function<void(int64_t)>& run,
+                             const std::function<void(int64_t, int64_t, bool)>& ended) {
   for (int64_t b = 0; b < count; ++b) {
     run(b);
     ended(b, b + 1, true);
   }
 }
 
-std::unique_ptr<RowExchange> Tally::MakeExchange(const Context&) { return nullptr; }
+std::unique_ptr<RowExchange> Collector::MakeExchange(const Context&) { return nullptr; }
 
-std::unique_ptr<Tally> MakeCpuTally(const Context& context) { return std::make_unique<CpuTally>(context); }
+std::unique_ptr<Collector> MakeCpuCollector(const Context& context) { return std::make_unique<CpuCollector>(context); }
 
-std::unique_ptr<Tally> MakeTally(const Context& context, const std::shared_ptr<const Weights>& weights) {
-  std::unique_ptr<Tally> own =
-      context.device == Device::kCuda ? MakeCudaTally(context, weights) : MakeCpuTally(context);
+std::unique_ptr<Collector> MakeCollector(const Context& context, const std::shared_ptr<const Weights>& weights) {
+  std::unique_ptr<Collector> own =
+      context.device == Device::kCuda ? MakeCudaCollector(context, weights) : MakeCpuCollector(context);
   if (context.processes->alone()) return own;
-  return MakeExchangedTally(context, std::move(own), *weights);
+  return MakeExchangedCollector(context, std::move(own), *weights);
 }
 
 }  // namespace shiftrt

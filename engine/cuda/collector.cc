@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tallies of GPUs: copies, products and sums stay there. Three numbers per token come over.
-#include "engine/tally.h"
+// Collectors of GPUs: copies, products and sums stay there. Three numbers per token come over.
+#include "engine/collector.h"
 
 #include <cstring>
 #include <optional>
@@ -21,7 +21,7 @@ using gpu::Stream;
 
 constexpr const char* kTallied = "weights and products of tokens";
 
-// The GPUs whose rows a tally takes.
+// The GPUs whose rows a collector takes.
 class Gpus {
  public:
   Gpus(const Context& context, const std::shared_ptr<const Weights>& weights) {
@@ -45,7 +45,7 @@ class Gpus {
     Check(!rows.on_host(), "rows of the host where a GPU's are expected");
     for (size_t i = 0; i < weights_.size(); ++i)
       if (weights_[i]->rows() == rows.device()) return i;
-    Fail("rows of GPU {} that are not of the weights on the GPUs that this tally was made for", rows.gpu());
+    Fail("rows of GPU {} that are not of the weights on the GPUs that this collector was made for", rows.gpu());
   }
   gpu::Communicator& communicator() { return *communicator_; }
 
@@ -198,9 +198,9 @@ class CudaProducts : public PendingProducts {
   int64_t count_ = 0;
 };
 
-class CudaTally : public Tally {
+class CudaCollector : public Collector {
  public:
-  explicit CudaTally(std::shared_ptr<Gpus> gpus) : gpus_(std::move(gpus)) {}
+  explicit CudaCollector(std::shared_ptr<Gpus> gpus) : gpus_(std::move(gpus)) {}
   int64_t devices() const override { return gpus_->count(); }
   std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) override {
     return std::make_unique<CudaRidgeSums>(gpus_, into);
@@ -217,9 +217,9 @@ class CudaTally : public Tally {
 }  // namespace
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): a build without CUDA has another body.
-std::unique_ptr<Tally> MakeCudaTally(const Context& context, std::shared_ptr<const Weights> weights) {
+std::unique_ptr<Collector> MakeCudaCollector(const Context& context, std::shared_ptr<const Weights> weights) {
   Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
-  return std::make_unique<CudaTally>(std::make_shared<Gpus>(context, weights));
+  return std::make_unique<CudaCollector>(std::make_shared<Gpus>(context, weights));
 }
 
 }  // namespace shiftrt

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tally of several processes that share the batches of a pass.
+// The collector of several processes that share the batches of a pass.
 #pragma once
 
 #include <functional>
 #include <memory>
 
-#include "engine/tally.h"
+#include "engine/collector.h"
 #include "runtime/processes.h"
 
 namespace shiftrt {
 
-// Wraps the tally of this process's device. `weights`: the model whose blocks it receives rows of, which may be split
-// over processes.
+// Wraps the collector of this process's device. `weights`: the model whose blocks it receives rows of, which may be
+// split over processes.
 //
 // The sums of a site have an owner among the processes. The others send it the rows of their batches, and it adds the
 // batches of a round in their order, as a process that is alone does: the same additions, and the same bits. Rows of a
 // CPU are sent at once. Those of a GPU wait for the end of the round, when all rows of all sites go to their owners'
-// GPUs at the same time. When the sums settle, the owner shares them with all. For each token of another process,
-// 4 (n + d) + 24 bytes are sent to the owner, and 8 more if tokens have weights. Where the model is split, the owner is
-// among the processes that hold the site's last block, and the sums stay with it.
-std::unique_ptr<Tally> MakeExchangedTally(const Context& context, std::unique_ptr<Tally> own, const Weights& weights);
+// GPUs at the same time. When the sums are completed, the owner shares them with all. For each token of another
+// process, 4 (n + d) + 24 bytes are sent to the owner, and 8 more if tokens have weights. Where the model is split, the
+// owner is among the processes that hold the site's last block, and the sums stay with it.
+std::unique_ptr<Collector> MakeExchangedCollector(const Context& context, std::unique_ptr<Collector> own,
+                                                  const Weights& weights);
 
 // Bytes of the message with so many rows of a batch, `inputs` and `hidden` numbers each, and of the message with which
 // the owner shares its sums.

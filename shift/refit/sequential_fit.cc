@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shift/refit/walk.h"
+#include "shift/refit/sequential_fit.h"
 
 #include <algorithm>
 #include <iterator>
@@ -41,17 +41,17 @@ struct Text {
 
 // The fits at a stage of the plan.
 struct Work {
-  std::optional<Site> run;  // the run that begins behind it, which a change of this stage corrects
+  std::optional<Site> run;  // the run that begins after it, which a change of this stage corrects
   bool output = false, down = false;
 
   int64_t fits() const { return (output ? 1 : 0) + (down || run ? 1 : 0); }
 };
 
-class Walk {
+class SequentialFit {
  public:
   // `sites`: the parts that the plan leaves out, in the order of depth.
-  Walk(const ShiftJob& job, const DepthPlan& plan, const std::vector<Site>& sites, const WalkOptions& options,
-       std::optional<StartStreams> start)
+  SequentialFit(const ShiftJob& job, const DepthPlan& plan, const std::vector<Site>& sites,
+                const SequentialFitOptions& options, std::optional<StartStreams> start)
       : job_(job),
         plan_(plan),
         sites_(sites),
@@ -59,12 +59,12 @@ class Walk {
         start_(std::move(start)),
         adapters_(options.correction != nullptr && IsStream(options.correction->input)),
         norm_(job.context.WithGpu(0), job.model.weights),
-        behind_(sites.front().end()),
-        tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
+        after_(sites.front().end()),
+        collector_(MakeCollector(job.context.WithGpu(0), job.model.weights)),
         decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
     for (const auto sums : {&SiteSums::fit, &SiteSums::heldout}) texts_.push_back({.streams = {}, .sums = sums});
     for (size_t s = 0; s < plan.stages.size(); ++s) work_.push_back(WorkAt(s));
-    // A run in front of the first stage has no stage that could change: it gets an adapter, too.
+    // A run before the first stage has no stage that could change: it gets an adapter, too.
     if (adapters_) {
       bare_ = sites;
     } else if (options.correction != nullptr && sites.front().begin() == 0) {
@@ -72,7 +72,7 @@ class Walk {
     }
   }
 
-  WalkResult Run() {
+  SequentialFitResult Run() {
     int64_t fits = std::ssize(bare_);
     for (const Work& work : work_) fits += work.fits();
     if (fits == 0) {
@@ -103,7 +103,7 @@ class Walk {
   }
 
  private:
-  // The place of the original model that a stage's input stands in front of.
+  // The place of the original model before which a stage's input stands.
   int64_t Front(size_t stage) const {
     if (stage == plan_.stages.size()) return 2 * job_.layers();
     return plan_.stages[stage].Visit([](const BlockStage& block) { return PartOf(block).begin(); },
@@ -119,13 +119,13 @@ class Walk {
     return plan_.stages[s].Visit(
         [&](const BlockStage& block) {
           Work work;
-          const int64_t behind = PartOf(block).end(), next = Front(s + 1);
-          if (options_.correction != nullptr && !adapters_ && next > behind) work.run = Site::Between(behind, next);
+          const int64_t after = PartOf(block).end(), next = Front(s + 1);
+          if (options_.correction != nullptr && !adapters_ && next > after) work.run = Site::Between(after, next);
           // Where the MLP is removed, the fit for the run is that of the output projection.
           const bool for_run = work.run && !RunsMlp(block.halves);
           const bool all = options_.heal == Heal::kAll, any = options_.heal != Heal::kOff;
-          work.output = all && !for_run && 2 * block.layer >= behind_ && RunsAttention(block.halves);
-          work.down = any && !RefittedDown(block) && 2 * block.layer + 1 >= behind_ && RunsMlp(block.halves);
+          work.output = all && !for_run && 2 * block.layer >= after_ && RunsAttention(block.halves);
+          work.down = any && !RefittedDown(block) && 2 * block.layer + 1 >= after_ && RunsMlp(block.halves);
           return work;
         },
         [](const AdapterStage&) { return Work(); });
@@ -142,7 +142,7 @@ class Walk {
   void CheckMemory() const {
     const ModelConfig& config = job_.model.weights->config;
     const auto check = [&](int64_t inputs) {
-      const std::string why = WhyNoWalk(job_.context, inputs, config.hidden, options_.ridge.lambda);
+      const std::string why = WhyNoSequentialFit(job_.context, inputs, config.hidden, options_.ridge.lambda);
       Check(why.empty(), "{}", why);
     };
     if (!bare_.empty()) shiftrt::CheckMemory(job_.context, 1, config.hidden, "a higher limit allows more");
@@ -159,7 +159,7 @@ class Walk {
 
   // Up to the first place where something is fitted, both streams are one.
   void Start() {
-    const int64_t usual = adapters_ ? sites_.front().layer : WalkStart(sites_.front().Parts());
+    const int64_t usual = adapters_ ? sites_.front().layer : SequentialFitStart(sites_.front().Parts());
     const int64_t first = std::min(usual, FirstOwn());
     if (!start_)
       start_ = StreamsBefore(
@@ -199,7 +199,7 @@ class Walk {
 
   void Resume(const Batch& batch, KeptRows& stream, std::span<const Stage> stages) {
     stream.Set(decoder_.Resume(batch, stream.rows(), stages));
-    job_.progress.Advance(0);  // this may interrupt the walk
+    job_.progress.Advance(0);  // this may interrupt the fit
   }
 
   // Takes the original stream to a place that it has not passed.
@@ -237,17 +237,17 @@ class Walk {
   void Collect(SiteSums& sums, const RowsOf& rows_of) {
     for (const Text& text : texts_) {
       const Site& site = sums.site;
-      const std::unique_ptr<RidgeAdder> adder =
-          std::move(tally_->MakeAdders({{(sums.*text.sums).matrices(), site.layer, site.last(), site.Name()}}).front());
+      const std::unique_ptr<RidgeAdder> adder = std::move(
+          collector_->MakeAdders({{(sums.*text.sums).matrices(), site.layer, site.last(), site.Name()}}).front());
       const auto add = [&](int64_t b) {
         const TwoStreams& streams = text.streams[b];
         const SiteRows rows = rows_of(streams);
         adder->Add(rows, RowWeightsOf(options_.weighting, rows, *streams.batch));
       };
-      tally_->ForEachBatch(std::ssize(text.streams), add, [&](int64_t first, int64_t end, bool) {
+      collector_->ForEachBatch(std::ssize(text.streams), add, [&](int64_t first, int64_t end, bool) {
         for (int64_t b = first; b < end; ++b) job_.progress.Advance(text.streams[b].batch->size());
       });
-      adder->Settle();
+      adder->Complete();
     }
   }
 
@@ -256,7 +256,7 @@ class Walk {
     return sums.input == SiteInput::kNormed ? norm_.Of(stream) : stream;
   }
 
-  // The stream before a site, and what the corrected stream lacks behind the site.
+  // The stream before a site, and what the corrected stream lacks after the site.
   void CollectMissing(SiteSums& sums) {
     AdvanceOriginal(sums.site.begin());
     AdvanceOriginal(sums.site.end());
@@ -287,17 +287,17 @@ class Walk {
     });
   }
 
-  // The part of a block that ends with its last projection: the MLP, which reads the stream behind the attention, or,
+  // The part of a block that ends with its last projection: the MLP, which reads the stream after the attention, or,
   // in a parallel block, the block.
   BlockStage LastStageOf(const BlockStage& block) const {
     const bool parallel = job_.model.weights->config.block.parallel && block.halves == Halves::kBoth;
     return {block.layer, parallel ? Halves::kBoth : LastOf(block).half, block.own};
   }
 
-  // A projection's inputs, or [output of its half | inputs], and what is missing behind its half.
+  // A projection's inputs, or [output of its half | inputs], and what is missing after its half.
   void CollectHalf(const BlockStage& block, const Projection& projection, SiteSums& sums) {
     AdvanceCorrected();
-    KeptRows inputs, beside, missing;
+    KeptRows inputs, concatenated, missing;
     Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
                    {{block.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
     const std::vector<Stage> half = {
@@ -307,8 +307,8 @@ class Walk {
       missing.Set(streams.original.rows());
       missing.Subtract(out);
       const bool both = sums.input == SiteInput::kStreamAndActivation;
-      if (both) beside.SetBeside(out, inputs.rows());
-      return {both ? beside.rows() : inputs.rows(), out, missing.rows()};
+      if (both) concatenated.SetConcatenated(out, inputs.rows());
+      return {both ? concatenated.rows() : inputs.rows(), out, missing.rows()};
     });
   }
 
@@ -326,7 +326,7 @@ class Walk {
     return fitted;
   }
 
-  // Adapters of the sites in front of `place` that no stage changes for.
+  // Adapters of the sites before `place` that no stage changes for.
   void CorrectBareBefore(int64_t place) {
     for (; bare_done_ < bare_.size() && bare_[bare_done_].begin() < place; ++bare_done_) {
       const Site& site = bare_[bare_done_];
@@ -348,7 +348,7 @@ class Walk {
     result_.healed.push_back(std::move(refitted.report));
   }
 
-  // The adapter behind the block, if the correction puts one there.
+  // The adapter after the block, if the correction puts one there.
   std::shared_ptr<const Lra> CorrectRun(BlockStage& block, const Site& run) {
     const Projection& projection = LastOf(block);
     const SiteInput input = options_.correction->input;
@@ -385,19 +385,19 @@ class Walk {
   const ShiftJob& job_;
   const DepthPlan& plan_;
   const std::vector<Site>& sites_;
-  const WalkOptions& options_;
+  const SequentialFitOptions& options_;
   std::optional<StartStreams> start_;
   const bool adapters_;  // the correction is one of adapters
   RowNorm norm_;
-  const int64_t behind_;    // the place behind the first part that is removed
+  const int64_t after_;     // the place after the first part that is removed
   std::vector<Site> bare_;  // the sites of adapters that stand alone
   size_t bare_done_ = 0;    // how many of them are fitted
-  const std::unique_ptr<Tally> tally_;
+  const std::unique_ptr<Collector> collector_;
   Decoder decoder_;
   std::vector<Work> work_;      // by stage
   std::vector<Stage> pending_;  // stages that the corrected stream has yet to run
   std::vector<Text> texts_;     // fitted, and held out
-  WalkResult result_;
+  SequentialFitResult result_;
 };
 
 }  // namespace
@@ -408,14 +408,14 @@ const char* Name(Heal heal) { return kHeals.Of(heal); }
 
 // The memory of a fit of n inputs and d outputs: two sums of 8 (n + 1) (n + 1 + d) bytes, for the fitted and the
 // held-out tokens, once more as many without their means, and five arrays of 8 n^2 bytes for the solve.
-static int64_t WalkBytes(int64_t inputs, int64_t hidden) {
+static int64_t SequentialFitBytes(int64_t inputs, int64_t hidden) {
   constexpr int64_t kSums = 4, kSquares = 5;
   return kSums * RidgeSums::Bytes(inputs, hidden) + kSquares * inputs * inputs * 8;
 }
 
-std::string WhyNoWalk(const Context& context, int64_t inputs, int64_t hidden, const LambdaSpec& lambda) {
+std::string WhyNoSequentialFit(const Context& context, int64_t inputs, int64_t hidden, const LambdaSpec& lambda) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  const int64_t room = UsableMemory(context), taken = WalkBytes(inputs, hidden);
+  const int64_t room = UsableMemory(context), taken = SequentialFitBytes(inputs, hidden);
   if (taken > room)
     return fmt::format(
         "a fit of n = {} inputs and d = {} outputs takes 32 (n + 1) (n + 1 + d) + 40 n^2 bytes, which is {:.4g} MiB of "
@@ -433,12 +433,12 @@ std::string WhyNoWalk(const Context& context, int64_t inputs, int64_t hidden, co
   return "";
 }
 
-WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
-                           const WalkOptions& options, std::optional<StartStreams> start) {
-  Check(!removed.empty(), "there is no removed block behind which to fit anything");
+SequentialFitResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
+                                    const SequentialFitOptions& options, std::optional<StartStreams> start) {
+  Check(!removed.empty(), "there is no removed block after which to fit anything");
   if (options.correction != nullptr && options.correction->input == SiteInput::kActivation)
     CheckBlockBefore(RunsOf(removed));
-  return Walk(job, plan, RunsOf(removed), options, std::move(start)).Run();
+  return SequentialFit(job, plan, RunsOf(removed), options, std::move(start)).Run();
 }
 
 DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::vector<FitReport>& fits,
@@ -472,12 +472,12 @@ FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, c
   for (const Site& site : sites)
     for (const BlockPart& part : site.Parts()) removed.push_back(part);
   const DepthPlan plan = options.plan != nullptr ? *options.plan : DepthPlan::Pruned(job.layers(), removed);
-  const WalkOptions walk = {&correction, Heal::kOff, {}, options.weighting, options.mode};
-  WalkResult walked = Walk(job, plan, sites, walk, std::move(start)).Run();
+  const SequentialFitOptions sequential = {&correction, Heal::kOff, {}, options.weighting, options.mode};
+  SequentialFitResult result = SequentialFit(job, plan, sites, sequential, std::move(start)).Run();
   FittedSites fitted;
-  for (const AdapterStage* const adapter : walked.plan.Adapters()) fitted.adapters.push_back(adapter->lra);
-  fitted.reports = std::move(walked.sites);
-  fitted.seconds = walked.seconds;
+  for (const AdapterStage* const adapter : result.plan.Adapters()) fitted.adapters.push_back(adapter->lra);
+  fitted.reports = std::move(result.sites);
+  fitted.seconds = result.seconds;
   return fitted;
 }
 

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies that the devices share.
+#include "engine/ops.h"
+
+#include <utility>
+
+namespace shiftrt {
+
+void Ops::MatMulLowRank(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, const LowRankTerm& low,
+                        DeviceMatrix<float> y) {
+  MatMul(x, w, bias, false, y);
+  MatMul(x, low.a, {}, false, low.inner);
+  Scale(low.scale, low.inner);
+  MatMul(low.inner, low.b, {}, true, y);
+}
+
+void Ops::MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand& w, const LowRankTerm& low,
+                                     bool accumulate, DeviceMatrix<float> dx) {
+  MatMulInputGradient(dy, w, accumulate, dx);
+  MatMulInputGradient(dy, low.b, false, low.inner);
+  Scale(low.scale, low.inner);
+  MatMulInputGradient(low.inner, low.a, true, dx);
+}
+
+std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights) {
+  return context.device == Device::kCuda ? MakeCudaOps(context, std::move(weights))
+                                         : MakeCpuOps(context, std::move(weights));
+}
+
+}  // namespace shiftrt
