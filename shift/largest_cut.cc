@@ -17,7 +17,7 @@ namespace shiftrt {
 
 namespace {
 
-// Says in front of each phase which cut it belongs to.
+// Names the cut at the beginning of each phase.
 class CutProgress : public Progress {
  public:
   CutProgress(Progress& progress, int64_t units) : progress_(progress), units_(units) {}
