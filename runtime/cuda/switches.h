@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment variables that turn parts of the GPU backend on or off (docs/gpu.md).
+// Environment variables that turn parts of the GPU backend on or off (docs/environment.md).
 #pragma once
 
 #include <cstdlib>
