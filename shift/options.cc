@@ -72,8 +72,7 @@ FitOptions FitOptionsOf(const Recipe& recipe, Spectra spectra) {
 }
 
 SettingSet Accepted(const Recipe& recipe) {
-  const SettingSet accepted = CorrectionOf(recipe).accepts | SettingSet{Setting::kMaxDivergence};
-  return recipe.heal == Heal::kOff ? accepted : accepted | kTakenByHealing;
+  return recipe.heal == Heal::kOff ? CorrectionOf(recipe).accepts : CorrectionOf(recipe).accepts | kTakenByHealing;
 }
 
 void CheckOptions(const Recipe& recipe, const ModelConfig& config, bool split) {

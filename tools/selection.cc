@@ -60,7 +60,8 @@ constexpr const char* kSettingFlags[] = {"unit=half in --prune",
                                          "--load-gram",
                                          "--save-gram",
                                          "--gram-layers all",
-                                         "--quantize MIXTURE"};
+                                         "--quantize MIXTURE",
+                                         "max-kl=D in --prune"};
 static_assert(std::size(kSettingFlags) == static_cast<size_t>(Setting::kCount));
 
 // "all", "all but X, Y", or "X, Y"; the shorter of the last two.

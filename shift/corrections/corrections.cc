@@ -16,7 +16,8 @@ Fit FitLra, FitNormLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplac
 const std::vector<Correction>& Corrections() {
   using enum Setting;
   constexpr SettingSet kRanks = {kRank, kFullRank, kFactorization}, kPerBlock = {kHalves, kSpan, kMerge},
-                       kDropped = {kGate, kHeal, kQuantise};  // its corrections can be taken out and healed
+                       kDropped = {kGate, kHeal, kQuantise,
+                                   kMaxDivergence};  // its corrections can be taken out, healed
   constexpr SettingSet kGeneric = SettingSet::All() - SettingSet{kSplit};
   constexpr SettingSet kScaled = kDropped | SettingSet{kUpdateNorms};
   constexpr SettingSet kRefit = kDropped | SettingSet{kHalves, kLambda, kWeights};
@@ -49,7 +50,7 @@ const std::vector<Correction>& Corrections() {
        "Prune&Comp",
        Needs::kMagnitudes,
        Makes::kChanges,
-       {kQuantise},
+       {kQuantise, kMaxDivergence},
        kOnce,
        &FitPruneComp},
       {"laco", "weight differences folded into the block before", "LaCo folding", Needs::kNothing, Makes::kChanges,
@@ -59,7 +60,7 @@ const std::vector<Correction>& Corrections() {
        "nothing",
        Needs::kNothing,
        Makes::kNothing,
-       {kHalves, kSplit, kUpdateNorms, kHeal, kQuantise},
+       {kHalves, kSplit, kUpdateNorms, kHeal, kQuantise, kMaxDivergence},
        kOnce,
        &FitNone},
       {"auto", "the recipe of lra, refit or joint with the lowest loss on held-out calibration text",
