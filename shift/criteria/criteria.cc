@@ -187,6 +187,10 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
     if (spec.halves()) used = used | SettingSet{Setting::kHalves};
     CheckCriterion(spec, used);
     CheckParallelBlocks(spec, input.weights->config);
+    if (spec.max_divergence > 0)
+      FailUsage(Field("prune"),
+                "{}: only a repair finds the amount, because it fits cuts of several sizes; give a number",
+                Format(spec));
     tasks.push_back({spec, Quota(spec, *input.weights), input, probes, progress});
     if (!spec.layers.empty()) continue;
     const Criterion& criterion = FindCriterion(spec.criterion);

@@ -276,9 +276,6 @@ int64_t RemovalCount(const PruneSpec& spec, const Weights& weights) {
 
 Quota::Quota(const PruneSpec& spec, const Weights& weights)
     : unit_(spec.unit), count_(RemovalCount(spec, weights)), limit_(count_) {
-  if (spec.max_divergence > 0)
-    FailUsage(Field("prune"),
-              "{}: only a repair finds the amount, because it fits cuts of several sizes; give a number", Format(spec));
   const int64_t layers = weights.config.layers, units = UnitsOf(unit_, layers), of_a_block = units / layers;
   first_ = of_a_block * spec.keep_first;
   end_ = units - of_a_block * spec.keep_last;

@@ -5,7 +5,7 @@
 set -euo pipefail
 program=$1
 shift
-others="--arch --check --compress-mode --gpus-per-task --mpi --only --prefix --prune-layers --python --seconds --with-transformers"
+others="--gpus --arch --check --compress-mode --gpus-per-task --mpi --only --prefix --prune-layers --python --seconds --with-transformers"
 commands=$("$program" --help | awk '/^Subcommands:/ { on = 1; next } /^[^ ]/ { on = 0 } on && NF { print $1 }')
 {
   for command in $commands; do

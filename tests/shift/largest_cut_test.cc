@@ -6,7 +6,7 @@
 
 #include "engine/decoder.h"
 #include "runtime/check.h"
-#include "shift/measure/divergence.h"
+#include "shift/criteria/criteria.h"
 #include "tests/shift/small_model.h"
 
 namespace shiftrt {
@@ -119,7 +119,10 @@ TEST_F(LargestCut, TheAmountIsAWordThatIsReadAgain) {
   EXPECT_EQ(RemovalCount(ParsePrune("bi:max-kl=0.2,unit=half"), *model_.weights), 6);
   EXPECT_EQ(RemovalCount(ParsePrune("bi:max-kl=0.2,keep=first:3,last:2"), *model_.weights), 1);
   EXPECT_THROW(RemovalCount(ParsePrune("bi:max-kl=0.2,keep=first:4,last:2"), *model_.weights), UsageError);
-  EXPECT_THROW(Quota(ParsePrune("bi:max-kl=0.2"), *model_.weights), UsageError);
+  NoProgress quiet;
+  EXPECT_THROW(SelectLayers(ParsePrune("bi:max-kl=0.2"), {context_, model_.weights, &calibration_.fit, 0}, quiet),
+               UsageError)
+      << "without a repair";
 }
 
 }  // namespace
