@@ -39,8 +39,7 @@ void PlanWalk(const Recipe& recipe, const ModelConfig& config, JobOutline& outli
   const std::vector<Site> runs = known ? RunsOf(outline.removed) : std::vector<Site>();
   const int64_t removed = outline.units / (outline.halves ? 2 : 1);
   if (correction.walks()) {
-    const SiteInput input =
-        correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation;
+    const SiteInput input = correction.walk_input();
     if (!known) outline.walked.assign(outline.units, kDownProjection.Width(input, config));
     for (const Site& run : runs) {
       const Projection& before = run.begin() % 2 == 0 ? kDownProjection : kOutputProjection;
