@@ -41,8 +41,7 @@ void PlanSequentialFit(const Recipe& recipe, const ModelConfig& config, JobOutli
   const std::vector<Site> runs = known ? RunsOf(outline.removed) : std::vector<Site>();
   const int64_t removed = outline.units / (outline.halves ? 2 : 1);
   if (correction.fitted_in_sequence()) {
-    const SiteInput input =
-        correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation;
+    const SiteInput input = correction.first_input();
     if (!known) outline.sequential_inputs.assign(outline.units, kDownProjection.Width(input, config));
     for (const Site& run : runs) {
       const Projection& before = run.begin() % 2 == 0 ? kDownProjection : kOutputProjection;

@@ -44,9 +44,8 @@ std::string WhyNotAdapters(const ExportFormat& format, const DepthPlan& plan) {
                        adapters.size() == 1 ? "" : "s", Name((*first)->parts.front()), format.name);
   return fmt::format(
       "its adapter for layer {} reads {}, and {} has a place only for those that read {}",
-      Name((*first)->parts.front()),
-      (*first)->lra->normed() ? "the normed stream (correction norm-lra)" : "the stream itself", format.name,
-      (*first)->lra->normed() ? "the stream itself" : "the normed stream, which the correction norm-lra makes");
+      Name((*first)->parts.front()), (*first)->lra->normed() ? "the normed stream" : "the stream itself", format.name,
+      (*first)->lra->normed() ? "the stream itself" : "the normed stream, which the recipe portable makes");
 }
 
 }  // namespace

@@ -7,11 +7,9 @@
 The models are those of tests/goldens/make_models.py, with other random weights, and changed where llama.cpp has no place
 for their settings (CHANGES). They are written in float32. llama.cpp takes its GELU from a table in float16, so that Gemma
 and StarCoder 2 agree less closely; the limits are LIMIT and GELU_LIMIT, relative to the largest logit. The exit status is
-1 where a difference is larger. The package xllamacpp has the C functions of llama.cpp, which are called here directly: the
-layout of their parameters is that of this version.
+1 where a difference is larger.
 """
 import argparse
-import ctypes as c
 import json
 import subprocess
 import sys
@@ -20,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import xllamacpp
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from llama_cpp_library import LlamaCpp
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/goldens"))
 import make_models
@@ -53,81 +52,6 @@ CASES.update({
     "phi4_mini_longrope, long": ("phi4_mini_longrope", {}, 36, 256),
     "ministral3 of 200 tokens": ("ministral3", {}, 200, 256),
 })
-
-
-def fields(kind, names):
-    return [(name, kind) for name in names.split()]
-
-
-class ModelParams(c.Structure):
-    _fields_ = [*fields(c.c_void_p, "devices overrides_of_types"), *fields(c.c_int, "gpu_layers split load lazy main_gpu"),
-                *fields(c.c_void_p, "tensor_split progress progress_data kv_overrides"),
-                *fields(c.c_bool, "vocab_only check extra no_host no_alloc mtp")]
-
-
-class ContextParams(c.Structure):
-    _fields_ = [*fields(c.c_uint32, "n_ctx n_batch n_ubatch n_seq_max n_rs_seq n_outputs_max n_outputs_max_per_seq"),
-                *fields(c.c_int, "n_threads n_threads_batch type rope_scaling pooling attention flash"),
-                *fields(c.c_float, "rope_base rope_scale yarn_ext yarn_attn yarn_fast yarn_slow"), ("yarn_ctx", c.c_uint32),
-                ("defrag", c.c_float), *fields(c.c_void_p, "eval eval_data"), *fields(c.c_int, "type_k type_v"),
-                *fields(c.c_void_p, "abort abort_data"),
-                *fields(c.c_bool, "embeddings offload no_perf op_offload swa_full unified"), ("samplers", c.c_void_p),
-                ("n_samplers", c.c_size_t), ("other", c.c_void_p)]
-
-
-class Batch(c.Structure):
-    _fields_ = [("n_tokens", c.c_int32), ("token", c.POINTER(c.c_int32)), ("embd", c.c_void_p), ("pos", c.POINTER(c.c_int32)),
-                ("n_seq_id", c.POINTER(c.c_int32)), ("seq_id", c.POINTER(c.POINTER(c.c_int32))),
-                ("logits", c.POINTER(c.c_int8))]
-
-
-class Override(c.Structure):
-    _fields_ = [("tag", c.c_int), ("key", c.c_char * 128), ("padding", c.c_int), ("value", c.c_char * 128)]
-
-
-class LlamaCpp:
-    def __init__(self):
-        library = next(Path(xllamacpp.__file__).parent.glob("xllamacpp*.so"))
-        self.lib = c.CDLL(str(library), mode=c.RTLD_GLOBAL)
-        signatures = {"llama_model_default_params": (ModelParams, []), "llama_context_default_params": (ContextParams, []),
-                      "llama_model_load_from_file": (c.c_void_p, [c.c_char_p, ModelParams]),
-                      "llama_init_from_model": (c.c_void_p, [c.c_void_p, ContextParams]),
-                      "llama_batch_init": (Batch, [c.c_int32] * 3), "llama_decode": (c.c_int32, [c.c_void_p, Batch]),
-                      "llama_get_logits_ith": (c.POINTER(c.c_float), [c.c_void_p, c.c_int32]),
-                      "llama_free": (None, [c.c_void_p]), "llama_model_free": (None, [c.c_void_p]),
-                      "llama_batch_free": (None, [Batch])}
-        for name, (result, arguments) in signatures.items():
-            getattr(self.lib, name).restype, getattr(self.lib, name).argtypes = result, arguments
-        log = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
-        self.said = []
-        self.log = log(lambda level, text, data: self.said.append(text.decode(errors="replace")))
-        self.lib.llama_log_set.argtypes = [log, c.c_void_p]
-        self.lib.llama_log_set(self.log, None)
-        self.lib.llama_backend_init()
-
-    def logits(self, path, tokens, vocab, context):
-        overrides = (Override * 2)()  # the files have no tokenizer
-        overrides[0].tag, overrides[0].key, overrides[0].value = 3, b"tokenizer.ggml.model", b"no_vocab"
-        of_model = self.lib.llama_model_default_params()
-        of_model.gpu_layers, of_model.extra, of_model.kv_overrides = 0, False, c.cast(overrides, c.c_void_p)
-        model = self.lib.llama_model_load_from_file(str(path).encode(), of_model)
-        if not model:
-            raise SystemExit("llama.cpp does not load the file: " + "".join(self.said)[-1000:])
-        of_context = self.lib.llama_context_default_params()
-        assert (of_context.n_batch, of_context.yarn_ext, of_context.type_k) == (2048, -1, 1), "another layout"
-        of_context.n_ctx, of_context.type_k, of_context.type_v, of_context.flash = context, 0, 0, 0
-        run = self.lib.llama_init_from_model(model, of_context)
-        batch = self.lib.llama_batch_init(len(tokens), 0, 1)
-        for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, 1
-        batch.n_tokens = len(tokens)
-        assert self.lib.llama_decode(run, batch) == 0
-        rows = [np.ctypeslib.as_array(self.lib.llama_get_logits_ith(run, i), shape=(vocab,)).copy()
-                for i in range(len(tokens))]
-        self.lib.llama_batch_free(batch)
-        self.lib.llama_free(run)
-        self.lib.llama_model_free(model)
-        return np.stack(rows)
 
 
 def random_model(folder, config):
@@ -168,7 +92,8 @@ def main():
             tokens = np.random.default_rng(1).integers(0, config["vocab_size"], count).tolist()
             with torch.no_grad():
                 expected = model(torch.tensor([tokens])).logits[0].numpy()
-            found = llama.logits(out / "model.gguf", tokens, config["vocab_size"], context)
+            with llama.open(out / "model.gguf", context, tokenizer=False) as opened:
+                found = opened.logits(tokens, config["vocab_size"])
         error = np.abs(found - expected).max() / np.abs(expected).max()
         gelu = "gelu" in str(config.get("hidden_act")) + str(config.get("hidden_activation"))
         failed |= not error <= (GELU_LIMIT if gelu else LIMIT)

@@ -10,8 +10,8 @@ namespace shiftrt {
 
 using Fit = FittedSites(const FitInput& input);
 // Each in the file of that name; FitLinearPatchDiagonal in linearpatch.cc.
-Fit FitLra, FitNormLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitGhosted, FitLinearPatch,
-    FitLinearPatchDiagonal, FitPruneComp, FitLaco, FitNone, FitAuto;
+Fit FitLra, FitNormLra, FitNormRefit, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitGhosted,
+    FitLinearPatch, FitLinearPatchDiagonal, FitPruneComp, FitLaco, FitNone, FitAuto;
 
 const std::vector<Correction>& Corrections() {
   using enum Setting;
@@ -33,6 +33,8 @@ const std::vector<Correction>& Corrections() {
       {"norm-lra", "h + norm(h) A + b, which llama.cpp runs", "{span}norm {lra}", Needs::kNormedSums, Makes::kAdapters,
        SettingSet::All() - SettingSet{kSplit, kMerge, kLoadedSums, kSavedSums, kAllSums}, Calibration::kDrift,
        &FitNormLra},
+      {"norm-refit", "refit, and h + norm(h) A + b for what it leaves, which llama.cpp runs", "norm refit {lra}",
+       Needs::kActivationThenNormedSums, Makes::kBoth, kRefit | kRanks, kOnce, &FitNormRefit},
       {"generic-affine", "h W + b, fitted to the block's output", "generic affine {rank}", Needs::kStreamSums,
        Makes::kAdapters, kGeneric - SettingSet{kBudget}, kOnce, &FitGenericAffine},
       {"bias", "the mean update", "mean update", Needs::kStreamSums, Makes::kAdapters,
@@ -82,10 +84,11 @@ std::string WhyRefused(const Correction& correction, SettingSet used) {
 
 SiteCorrection InSequence(const Correction& correction, const ShiftJob& job, const FitOptions& options) {
   Check(correction.fitted_in_sequence(), "{} is not fitted in sequence", correction.name);
-  return {correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
+  return {correction.first_input(),
           [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
             return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
-          }};
+          },
+          correction.normed_adapters()};
 }
 
 std::string Format(const FitRecipe& recipe) {

@@ -24,6 +24,8 @@ enum class Needs {
   // output (SiteInput::kStreamAndActivation); one site after another
   kActivationSums,
   kStreamAndActivationSums,
+  // kActivationSums, and then sums of the norm of the stream that the half leaves with its new projection
+  kActivationThenNormedSums,
   kMagnitudes,  // how much the blocks of each site change the size of the stream (shift/sums/magnitudes.h)
   kText,        // the calibration text, for passes of its own: it chooses its recipe itself
 };
@@ -67,7 +69,7 @@ struct Correction {
   bool adapters() const { return per_block() || makes == Makes::kRunAdapters || makes == Makes::kBoth; }
   bool changes_blocks() const { return makes == Makes::kChanges || makes == Makes::kBoth; }
   // True if its adapters read the normed stream.
-  bool normed_adapters() const { return needs == Needs::kNormedSums; }
+  bool normed_adapters() const { return needs == Needs::kNormedSums || needs == Needs::kActivationThenNormedSums; }
   bool needs_sums() const {
     return needs == Needs::kStreamSums || needs == Needs::kNormedSums || needs == Needs::kMlpSums;
   }
@@ -75,7 +77,12 @@ struct Correction {
   bool takes_recipe() const { return accepts.has(Setting::kMode); }
   // True if it is always fitted in sequence (shift/refit/sequential_fit.h), and so with drift.
   bool fitted_in_sequence() const {
-    return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums;
+    return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums ||
+           needs == Needs::kActivationThenNormedSums;
+  }
+  // The inputs of the first sums of each run, of a correction that is fitted in sequence.
+  SiteInput first_input() const {
+    return needs == Needs::kStreamAndActivationSums ? SiteInput::kStreamAndActivation : SiteInput::kActivation;
   }
   // True if it uses FitOptions::rank, or FitOptions::ridge.
   bool has_rank() const { return accepts.has(Setting::kRank); }

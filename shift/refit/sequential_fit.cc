@@ -74,7 +74,7 @@ class SequentialFit {
 
   SequentialFitResult Run() {
     int64_t fits = std::ssize(bare_);
-    for (const Work& work : work_) fits += work.fits();
+    for (const Work& work : work_) fits += work.fits() + (work.run && HasNormed() ? 1 : 0);
     if (fits == 0) {
       result_.plan = plan_;
       return std::move(result_);
@@ -103,6 +103,9 @@ class SequentialFit {
   }
 
  private:
+  // True if an adapter on the normed stream is fitted after each half that changes.
+  bool HasNormed() const { return options_.correction != nullptr && options_.correction->normed; }
+
   // The place of the original model before which a stage's input stands.
   int64_t Front(size_t stage) const {
     if (stage == plan_.stages.size()) return 2 * job_.layers();
@@ -256,10 +259,8 @@ class SequentialFit {
     return sums.input == SiteInput::kNormed ? norm_.Of(stream) : stream;
   }
 
-  // The stream before a site, and what the corrected stream lacks after the site.
+  // The stream before a site, and what the corrected stream lacks after the site, where the original stream is.
   void CollectMissing(SiteSums& sums) {
-    AdvanceOriginal(sums.site.begin());
-    AdvanceOriginal(sums.site.end());
     KeptRows missing;
     Collect(sums, [&](const TwoStreams& streams) -> SiteRows {
       const Rows stream = streams.corrected.rows();
@@ -330,10 +331,18 @@ class SequentialFit {
   void CorrectBareBefore(int64_t place) {
     for (; bare_done_ < bare_.size() && bare_[bare_done_].begin() < place; ++bare_done_) {
       const Site& site = bare_[bare_done_];
-      const SiteInput input = adapters_ ? options_.correction->input : SiteInput::kStream;
+      const SiteInput input = adapters_     ? options_.correction->input
+                              : HasNormed() ? SiteInput::kNormed
+                                            : SiteInput::kStream;
       SiteSums sums(site, job_.hidden(), input, options_.weighting);
       AdvanceCorrected();
-      options_.mode == Calibration::kDrift ? CollectMissing(sums) : CollectUpdate(sums);
+      if (options_.mode == Calibration::kDrift) {
+        AdvanceOriginal(site.begin());
+        AdvanceOriginal(site.end());
+        CollectMissing(sums);
+      } else {
+        CollectUpdate(sums);
+      }
       Append(AdapterStage{site.Parts(), Corrected(sums, nullptr, nullptr).adapters.front()});
     }
   }
@@ -356,6 +365,27 @@ class SequentialFit {
     CollectHalf(block, projection, sums);
     FittedSites fitted = Corrected(sums, &projection, TensorsOf(block));
     block.own = fitted.own.front().own;
+    pending_.emplace_back(LastStageOf(block));
+    return HasNormed() ? NormedBehind(run, sums) : fitted.adapters.front();
+  }
+
+  // The adapter of the run on the norm of the stream that the changed block leaves. `changed`: the sums that the block
+  // was changed by. The report of the run becomes one of both: R2 is the share of what was missing before either.
+  std::shared_ptr<const Lra> NormedBehind(const Site& run, const SiteSums& changed) {
+    SiteSums sums(run, job_.hidden(), SiteInput::kNormed, options_.weighting);
+    AdvanceCorrected();
+    CollectMissing(sums);
+    const SiteReport first = std::move(result_.sites.back());
+    result_.sites.pop_back();
+    FittedSites fitted = Corrected(sums, nullptr, nullptr);
+    SiteReport& report = result_.sites.back();
+    const auto of_both = [](double r2, const RidgeSums& left, const RidgeSums& all) {
+      return 1 - (1 - r2) * left.CenteredDeltaSquares() / all.CenteredDeltaSquares();
+    };
+    report.r2_fit = of_both(report.r2_fit, sums.fit, changed.fit);
+    report.r2_heldout = of_both(report.r2_heldout, sums.heldout, changed.heldout);
+    if (!first.warning.empty())
+      report.warning = report.warning.empty() ? first.warning : first.warning + "; " + report.warning;
     return fitted.adapters.front();
   }
 
@@ -376,8 +406,8 @@ class SequentialFit {
       adapter = CorrectRun(block, *work.run);
     } else {
       HealProjection(block, kDownProjection);
+      pending_.emplace_back(LastStageOf(block));
     }
-    pending_.emplace_back(LastStageOf(block));
     result_.plan.stages.emplace_back(block);
     if (adapter) Append(AdapterStage{work.run->Parts(), adapter});
   }
@@ -436,7 +466,8 @@ std::string WhyNoSequentialFit(const Context& context, int64_t inputs, int64_t h
 SequentialFitResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
                                     const SequentialFitOptions& options, std::optional<StartStreams> start) {
   Check(!removed.empty(), "there is no removed block after which to fit anything");
-  if (options.correction != nullptr && options.correction->input == SiteInput::kActivation)
+  if (options.correction != nullptr && options.correction->input == SiteInput::kActivation &&
+      !options.correction->normed)
     CheckBlockBefore(RunsOf(removed));
   return SequentialFit(job, plan, RunsOf(removed), options, std::move(start)).Run();
 }

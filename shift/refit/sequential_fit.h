@@ -23,8 +23,11 @@ struct SiteCorrection {
   SiteInput input = SiteInput::kStream;
   // Fits one site from its sums. `projection` and `block` are the last projection before the site, and the block that
   // has it. Both are null for adapters alone, and for a run that begins at the attention of layer 0, which has nothing
-  // before it: its sums are of the stream alone, and the adapter is all there is.
+  // before it: its sums are of the stream or its norm alone, and the adapter is all there is.
   std::function<FittedSites(const SiteSums& sums, const Projection* projection, const BlockPtr& block)> fit;
+  // kActivation: an adapter on the norm of the stream stands after each changed half. `fit` is called once more for
+  // it, with sums of kNormed of the stream that the changed half leaves, and without a projection.
+  bool normed = false;
 };
 
 struct SequentialFitOptions {

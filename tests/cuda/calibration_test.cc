@@ -119,8 +119,8 @@ TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
     BlockPart removed;
     size_t healed;
   };
-  for (const Case& c : {Case{"refit", 1, 4}, Case{"joint", 1, 4}, Case{"refit", {1, Halves::kMlp}, 4},
-                        Case{"joint", {1, Halves::kAttention}, 5}}) {
+  for (const Case& c : {Case{"refit", 1, 4}, Case{"joint", 1, 4}, Case{"norm-refit", 1, 4},
+                        Case{"refit", {1, Halves::kMlp}, 4}, Case{"joint", {1, Halves::kAttention}, 5}}) {
     const char* const name = c.name;
     const std::vector<BlockPart> removed = {c.removed};
     SequentialFitResult fitted[2];
@@ -128,11 +128,7 @@ TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
       const Context context = On(device);
       const ShiftJob job = {context, model_, calibration_, quiet_};
       const Correction& correction = FindCorrection(name);
-      const SiteCorrection fit = {
-          correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
-          [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
-            return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
-          }};
+      const SiteCorrection fit = InSequence(correction, job, options);
       fitted[device == Device::kCuda] =
           RefitInSequence(job, DepthPlan::Pruned(4, removed), removed, {&fit, Heal::kAll, options.ridge, {}});
     }

@@ -23,6 +23,7 @@ using test::Copied;
 using test::Doubles;
 using test::LeastSquares;
 using test::Minus;
+using test::Normed;
 using test::Product;
 using test::RelativeError;
 using test::WeightedRidge;
@@ -236,16 +237,6 @@ TEST_F(CorrectionFits, DriftAimsAtTheOriginalStream) {
 }
 
 TEST_F(CorrectionFits, NormLraReadsTheNormedStream) {
-  const auto normed = [](const Matrix<float>& h) {
-    Matrix<float> out(h.rows(), h.cols());
-    for (int64_t t = 0; t < h.rows(); ++t) {
-      double squares = 0;
-      for (int64_t j = 0; j < h.cols(); ++j) squares += static_cast<double>(h(t, j)) * h(t, j);
-      const double scale = 1 / std::sqrt(squares / static_cast<double>(h.cols()) + 1e-6);
-      for (int64_t j = 0; j < h.cols(); ++j) out(t, j) = static_cast<float>(scale * h(t, j));
-    }
-    return out;
-  };
   Recipe options = Options("layers=1,3,4");
   options.correction = "norm-lra";
   options.span = true;
@@ -257,12 +248,12 @@ TEST_F(CorrectionFits, NormLraReadsTheNormedStream) {
       before = CorrectedPlan(kLayers, std::vector<Site>{{1, 1}}, std::vector{result.corrected.stages[1].adapter().lra});
     const Matrix<float> input = Stream(before, 3), end = Stream(mode == Calibration::kDrift ? model_.plan : before, 5);
     const Lra& lra = AdapterOf(result.corrected, 3);
-    ExpectMap(lra, WeightedRidge(normed(input), Minus(end, input), Ones(), kLambda), 5e-5);
+    ExpectMap(lra, WeightedRidge(Normed(input), Minus(end, input), Ones(), kLambda), 5e-5);
     EXPECT_TRUE(std::all_of(lra.norm.span().begin(), lra.norm.span().end(), [](float w) { return w == 1; }));
     // It runs as it was fitted: the stages are blocks 0, the adapter for 1, block 2, this adapter, block 5.
     DepthPlan without = result.corrected;
     without.stages.erase(without.stages.begin() + 3);
-    const Matrix<float> h = Stream(without, 5), x = normed(h), after = Stream(result.corrected, 5);
+    const Matrix<float> h = Stream(without, 5), x = Normed(h), after = Stream(result.corrected, 5);
     for (int64_t t = 0; t < 40; ++t)
       for (int64_t j = 0; j < kWidth; ++j) {
         double expected = static_cast<double>(h(t, j)) + lra.b(0, j);

@@ -31,6 +31,19 @@ inline Matrix<float> Concatenated(const Matrix<float>& left, const Matrix<float>
   return out;
 }
 
+// The RMSNorm of each row of the small model, with a gain of 1.
+inline Matrix<float> Normed(const Matrix<float>& h) {
+  constexpr double kEps = 1e-6;
+  Matrix<float> out(h.rows(), h.cols());
+  for (int64_t t = 0; t < h.rows(); ++t) {
+    double squares = 0;
+    for (int64_t j = 0; j < h.cols(); ++j) squares += static_cast<double>(h(t, j)) * h(t, j);
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(h.cols()) + kEps);
+    for (int64_t j = 0; j < h.cols(); ++j) out(t, j) = static_cast<float>(scale * h(t, j));
+  }
+  return out;
+}
+
 inline std::vector<double> Doubles(std::span<const float> x) { return {x.begin(), x.end()}; }
 
 // The minimiser of |x t - y|^2 + lambda |t|^2, by Gaussian elimination.

@@ -64,7 +64,7 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
         Case{"correctable:3,rank=2", "lra", "full", Calibration::kDrift, true},
         Case{"search:2,rounds=2,rank=2", "lra", "2"},
         Case{"taylor:2,tokens=64", "refit", "full", Calibration::kIndependent, false, false, Heal::kAll},
-        Case{"streamline:2", "auto", "2"}, Case{"layers=0,3", "joint", "2"},
+        Case{"streamline:2", "auto", "2"}, Case{"layers=0,3", "joint", "2"}, Case{"layers=0,3", "norm-refit", "2"},
         Case{"layers=1,3", "lra", "3", Calibration::kSequential, true}}) {
     const auto shift = [&](const ShiftJob& job) {
       Recipe options{.mode = Calibration::kIndependent};

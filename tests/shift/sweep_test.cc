@@ -134,9 +134,9 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
   axes.weightings = {TokenWeights(), ParseTokenWeights("norm,first:0")};
   axes.ranks = {RankSpec::Fixed(2), RankSpec::Full()};
   const std::vector<SweepRow> rows = Run(axes);
-  // Adapters in every mode with all weights, of which a mean update has no rank; refit and joint with all weights,
-  // joint by rank; once each what has neither; auto by rank.
-  EXPECT_EQ(rows.size(), 3u * 3 * 2 * 2 + 3 * 2 + 2 + 2 * 2 + 7 + 2);
+  // Adapters in every mode with all weights, of which a mean update has no rank; refit, norm-refit and joint with all
+  // weights, the last two by rank; once each what has neither; auto by rank.
+  EXPECT_EQ(rows.size(), 3u * 3 * 2 * 2 + 3 * 2 + 2 + 2 * 2 * 2 + 7 + 2);
   EXPECT_EQ(Summarize(rows).size(), rows.size());
   const CalibrationSet calibration = MakeCalibration(100, kSamples);
   NoProgress progress;

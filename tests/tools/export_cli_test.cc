@@ -162,7 +162,7 @@ TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
       "(trained: add --recover 15min); --format hf-lra takes adapters");
   EXPECT_FAILS(Command("export", {"--format", "gguf", "--save", Path("hf")}, "saved"), 2,
                "reads the stream itself, and gguf has a place only for those that read the normed stream, which the "
-               "correction norm-lra makes. Formats that can: hf-lra");
+               "recipe portable makes. Formats that can: hf-lra");
   const Outcome listed = Command("export", {}, "saved");
   ASSERT_EQ(listed.status, 0) << listed.err;
   for (const char* part :
@@ -204,8 +204,9 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
       "--correction joint makes adapters, which gguf has no place for; it works with --recipe stock (trained: "
       "--recipe stock --recover 15min) and, for Llama, Mistral and Qwen 2, with --recipe portable, or with --export "
       "hf-lra:DIR");
-  refused({"--export", "hf-lra:" + Path("out"), "--correction", "norm-lra"},
-          "--correction norm-lra makes adapters, which hf-lra has no place for");
+  for (const std::string name : {"norm-lra", "norm-refit"})
+    refused({"--export", "hf-lra:" + Path("out"), "--correction", name},
+            "--correction " + name + " makes adapters, which hf-lra has no place for");
   refused(
       {"--export", "mergekit:" + Path("out"), "--correction", "laco"},
       "--correction laco changes weights of blocks, which mergekit has no place for; it works with --correction none, "
