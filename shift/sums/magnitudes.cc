@@ -38,6 +38,7 @@ std::vector<Tap> MagnitudeProbe::Taps() {
   std::set<int64_t> depths;
   for (const StreamSpan& span : spans_) depths.insert({span.begin, span.end});
   std::vector<Tap> taps;
+  taps.reserve(depths.size());
   for (const int64_t depth : depths)
     taps.push_back({depth, TapPoint::kInput,
                     [this, &sizes, depth](const Rows& rows, const Batch& batch) { Take(sizes, depth, rows, batch); }});
