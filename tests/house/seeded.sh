@@ -71,7 +71,7 @@ mkdir .ci && printf './test\ngit clone . there\ncd there\n# Begins.\n./start\n./
 printf '# A page\n```\n./start   # begins\n./test    # tests\n```\n```\nanother\n```\n' >README.md
 
 # Pages: a README that is too long, and a line that is too long, where only prose has a limit.
-yes word | head -n 700 >>README.md
+printf 'word%.0s\n' $(seq 700) >>README.md
 printf '%0121d\n| %0121d |\n```\n%0121d\n```\n' 1 2 3 >docs/wide.md
 
 find . -name '*.h' -o -name '*.cc' | xargs sed -i '1i // SPDX-License-Identifier: Apache-2.0'
@@ -87,6 +87,7 @@ api/comments.h:5
 api/comments.h:6
 docs/environment.md:1
 docs/environment.md:1
+docs/links.md:2
 docs/links.md:3
 docs/links.md:3
 docs/links.md:4
