@@ -15,8 +15,8 @@ namespace shiftrt {
 void ComputeRowProducts(const Context& context, MatrixView<const float> a, MatrixView<const float> b,
                         std::span<RowProducts> products);
 
-// The sums of one site (docs/dev/method.md). With Haug = [H | 1], gram (n + 1, n + 1) is Haug' W Haug, of which only the
-// upper triangle is computed, and cross (n + 1, d) is Haug' W D.
+// The sums of one site (docs/dev/method.md). With Haug = [H | 1], gram (n + 1, n + 1) is Haug' W Haug, of which only
+// the upper triangle is computed, and cross (n + 1, d) is Haug' W D.
 struct RidgeSumsView {
   MatrixView<double> gram, cross;
 };

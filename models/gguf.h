@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Translates between GGUF files and Hugging Face checkpoints: names of metadata and of tensors. docs/dev/formats.md says
-// what is read. Source: gguf-py/gguf/constants.py and convert_hf_to_gguf.py of llama.cpp.
+// Translates between GGUF files and Hugging Face checkpoints: names of metadata and of tensors. docs/dev/formats.md
+// says what is read. Source: gguf-py/gguf/constants.py and convert_hf_to_gguf.py of llama.cpp.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

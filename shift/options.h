@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recipe as the method reads it, and the table that says which of its settings go together. It has three parts: the
 // settings that each correction accepts (corrections.cc), those that each criterion accepts (criteria.cc), and the
-// pairs of settings that exclude each other (setting.cc). CheckOptions reads all three, and docs/dev/method.md shows them.
+// pairs of settings that exclude each other (setting.cc). CheckOptions reads all three, and docs/dev/method.md shows
+// them.
 #pragma once
 
 #include <string>

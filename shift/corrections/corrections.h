@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The corrections, which replace removed blocks (docs/dev/method.md). To add a correction, write corrections/<name>.cc with
-// its fit, and add its row to the table of corrections.cc.
+// The corrections, which replace removed blocks (docs/dev/method.md). To add a correction, write corrections/<name>.cc
+// with its fit, and add its row to the table of corrections.cc.
 #pragma once
 
 #include <string>

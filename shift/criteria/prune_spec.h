@@ -21,8 +21,8 @@ int64_t UnitsOf(Unit unit, int64_t layers);
 BlockPart PartOf(Unit unit, int64_t index);
 
 // The number of units to remove: blocks, or halves, of which a share or a target takes twice as many as it would
-// take blocks; the most that PruneSpec::max_divergence may remove. Throws UsageError for an amount that removes nothing or everything, more than `keep` leaves, or a target
-// that no removal reaches.
+// take blocks; the most that PruneSpec::max_divergence may remove. Throws UsageError for an amount that removes nothing
+// or everything, more than `keep` leaves, or a target that no removal reaches.
 int64_t RemovalCount(const PruneSpec& spec, const Weights& weights);
 
 // Decides which units may be removed. Its user names one unit after another, the least important first.

@@ -37,9 +37,9 @@ class InfluenceStatistics {
   std::vector<Sums> sums_;
 };
 
-// The sums that a ridge regression takes of one site's tokens (docs/dev/method.md): with Haug = [H | 1], H (tokens, n), and
-// W the diagonal of the rows' weights (I unless given), G = Haug'W Haug, C = Haug'W D, D (tokens, d), in float64. An
-// adapter has n = d. Memory: Bytes(n, d), whatever the number of tokens.
+// The sums that a ridge regression takes of one site's tokens (docs/dev/method.md): with Haug = [H | 1], H (tokens, n),
+// and W the diagonal of the rows' weights (I unless given), G = Haug'W Haug, C = Haug'W D, D (tokens, d), in float64.
+// An adapter has n = d. Memory: Bytes(n, d), whatever the number of tokens.
 class RidgeSums {
  public:
   // The matrices take no memory until something is added.
