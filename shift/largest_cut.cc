@@ -33,17 +33,12 @@ class CutProgress : public Progress {
   const int64_t units_;
 };
 
-// The first batches of the fitted text, with kCutTokens or all.
-CalibrationSet BeginningOf(const CalibrationSet& text) {
-  CalibrationSet some = text;
-  some.fit.clear();
-  some.fit_tokens = 0;
-  for (const Batch& batch : text.fit) {
-    if (some.fit_tokens >= kCutTokens) break;
-    some.fit.push_back(batch);
-    some.fit_tokens += batch.size();
-  }
-  return some;
+// The beginning of the fitted text, with kCutTokens or all, and the whole held-out text.
+CalibrationSet BeginningOf(CalibrationSet text) {
+  text.fit = FirstSequences(text.fit, kCutTokens);
+  text.fit_tokens = 0;
+  for (const Batch& batch : text.fit) text.fit_tokens += batch.size();
+  return text;
 }
 
 // The settings of a repair that removes so many units, without what only the result needs.

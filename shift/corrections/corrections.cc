@@ -16,11 +16,10 @@ Fit FitLra, FitNormLra, FitNormRefit, FitRefit, FitJoint, FitGenericAffine, FitB
 const std::vector<Correction>& Corrections() {
   using enum Setting;
   constexpr SettingSet kRanks = {kRank, kFullRank, kFactorization}, kPerBlock = {kHalves, kSpan, kMerge},
-                       kDropped = {kGate, kHeal, kQuantise,
-                                   kMaxDivergence};  // its corrections can be taken out, healed
+                       kUsual = {kGate, kHeal, kQuantise, kMaxDivergence};
   constexpr SettingSet kGeneric = SettingSet::All() - SettingSet{kSplit};
-  constexpr SettingSet kScaled = kDropped | SettingSet{kUpdateNorms};
-  constexpr SettingSet kRefit = kDropped | SettingSet{kHalves, kLambda, kWeights};
+  constexpr SettingSet kScaled = kUsual | SettingSet{kUpdateNorms};
+  constexpr SettingSet kRefit = kUsual | SettingSet{kHalves, kLambda, kWeights};
   constexpr Calibration kOnce = Calibration::kIndependent;
   static const std::vector<Correction> table = {
       // name, summary, label, needs, makes, accepts, usual_mode, fit
@@ -40,7 +39,7 @@ const std::vector<Correction>& Corrections() {
       {"bias", "the mean update", "mean update", Needs::kStreamSums, Makes::kAdapters,
        kGeneric - kRanks - SettingSet{kBudget, kLambda, kPenalizedBias}, kOnce, &FitBias},
       {"replaceme", "a map folded into the MLP before", "ReplaceMe", Needs::kMlpSums, Makes::kChanges,
-       kDropped | SettingSet{kLambda}, kOnce, &FitReplaceMe},
+       kUsual | SettingSet{kLambda}, kOnce, &FitReplaceMe},
       {"ghosted", "h + h M per run, by least squares without a bias", "Ghosted Layers", Needs::kStreamSums,
        Makes::kRunAdapters, kScaled, kOnce, &FitGhosted},
       {"linearpatch", "h scaled per coordinate of its Hadamard transform, per run", "LinearPatch", Needs::kMagnitudes,

@@ -95,8 +95,8 @@ TEST_F(NormRefit, AtLayerZeroIsAnAdapterAlone) {
   ExpectMap(*adapter.lra, WeightedRidge(Normed(in), Minus(Stream(model_.plan, 2), in), Ones(), kLambda));
 }
 
-// Where the attention alone stays before a run, its output projection is fitted.
-TEST_F(NormRefit, BehindAnAttentionFitsItsOutputProjection) {
+// The output projection is fitted if the attention alone stays before a run.
+TEST_F(NormRefit, AfterAnAttentionFitsItsOutputProjection) {
   const ShiftResult result = Run(Options("norm-refit", "layers=2.mlp-3.attn"));
   const size_t at = result.corrected.StageOf(2);
   EXPECT_NE(Floats(Own(result.corrected, 2)->o), Floats(Old(2).o));
