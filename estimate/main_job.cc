@@ -28,7 +28,7 @@ std::vector<std::string> Unplanned(const Recipe& recipe) {
   const bool other =
       !correction.needs_sums() && !correction.fitted_in_sequence() && correction.needs != Needs::kNothing;
   add(other, fmt::format("the passes and fits of correction {}", correction.name));
-  add(recipe.prune.max_divergence > 0, "the search for the largest cut, which repairs cuts of several sizes before");
+  add(recipe.prune.max_divergence > 0, "the search for the largest cut");
   add(recipe.merge != Merge::kOff, "merging, and the sums of runs that are merged");
   return unplanned;
 }
@@ -57,6 +57,10 @@ void PlanSequentialFit(const Recipe& recipe, const ModelConfig& config, JobOutli
     if (recipe.heal == Heal::kAll)
       outline.sequential_inputs.insert(outline.sequential_inputs.end(), after, kOutputProjection.Inputs(config));
   }
+  // The adapters on the normed stream are fitted after the projections before them.
+  if (correction.fitted_in_sequence() && correction.normed_adapters())
+    outline.sequential_inputs.insert(outline.sequential_inputs.end(), known ? std::ssize(runs) : outline.units,
+                                     config.hidden);
   if (outline.sequential_inputs.empty()) return;
   const int64_t first = known ? SequentialFitStart(outline.removed) : 0;
   const int64_t end = known && recipe.heal == Heal::kOff ? outline.removed.back().layer + 1 : config.layers;

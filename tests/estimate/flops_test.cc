@@ -120,6 +120,9 @@ TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
   EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:0.25,unit=half")).units, 40);
   EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:params=55B")).units, 19);
   EXPECT_THROW(OutlineOf(JobFor(shapes, "bi:80")), UsageError);
+  EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:max-kl=0.2")).units, 40) << "half of the layers at most";
+  EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:max-kl=0.2")).unplanned,
+            std::vector<std::string>{"the search for the largest cut"});
 }
 
 // A sequential fit: both streams, the fits of projections, healing, and the losses that decide about it.
@@ -135,6 +138,12 @@ TEST(MainJob, CountsRefitsHealingAndTheLossesOfHeldOutText) {
   EXPECT_DOUBLE_EQ(refit.model, 47 * BlockFlops(*job.weights, 0, {256, 512}));
   EXPECT_DOUBLE_EQ(refit.sums, RidgeSumsFlops(28672, 8192, 256 * 512));
   EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSolve).fits, SolveFlops(job.recipe.lambda, 28672, 8192));
+
+  // The adapter on the norm of what the projection leaves is a fit of its own.
+  job.recipe.correction = "norm-refit";
+  EXPECT_EQ(OutlineOf(job).sequential_inputs, (std::vector<int64_t>{28672, 8192}));
+  EXPECT_EQ(OutlineOf(job).sequential_rows, outline.sequential_rows + 1);
+  job.recipe.correction = "refit";
 
   job.recipe.heal = Heal::kAll;
   job.recipe.benefit = Benefit::kRequired;
