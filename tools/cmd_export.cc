@@ -75,27 +75,28 @@ LanguageModel Rounded(const ExportCommand& command, const QuantiseSpec& spec, co
 }
 
 // Lists what every format makes of the model, and the command that does it.
-int ListFormats(const ExportCommand& command) {
-  const LanguageModel model = command.common.OpenLanguageModel();
+int ListFormats(const ExportCommand& command, const LanguageModel& model) {
+  const std::string prune = command.prune.empty() ? "" : fmt::format(" --prune {}", command.prune);
   for (const ExportChoice& choice : ExportChoices(model)) {
     if (!choice.why_not.empty()) {
       fmt::print("{}: loses a part of this model: {}\n", choice.format.name, choice.why_not);
       continue;
     }
     fmt::print(
-        "{}: holds this model\n  keeps: {}\n  loses: {}\n  opened by: {}\n  command: shiftrt export --model {} "
+        "{}: holds this model\n  keeps: {}\n  loses: {}\n  opened by: {}\n  command: shiftrt export --model {}{} "
         "--format {} --save DIR\n",
         choice.format.name, choice.keeps, choice.loses.empty() ? "nothing" : choice.loses, choice.opened_by,
-        command.common.model, choice.format.name);
+        command.common.model, prune, choice.format.name);
   }
   return 0;
 }
 
 int Run(ExportCommand command) {
-  if (command.settings.format.empty()) return ListFormats(command);
-  CheckExport(command.settings.format, command.output);
+  const bool lists = command.settings.format.empty();
+  if (!lists) CheckExport(command.settings.format, command.output);
   std::optional<PruneSpec> prune;
-  if (!command.prune.empty()) CheckHalves(prune.emplace(ParsePrune(command.prune)), command.settings.format);
+  if (!command.prune.empty()) prune = ParsePrune(command.prune);
+  if (prune && !lists) CheckHalves(*prune, command.settings.format);
   const QuantiseSpec quantise = command.quantise.empty() ? QuantiseSpec() : ParseQuantise(command.quantise);
   if (!command.calib.empty() && command.prune.empty() && !quantise.any())
     throw UsageError("--calib requires --prune or --quantize");
@@ -106,13 +107,15 @@ int Run(ExportCommand command) {
   if (quantise.any() && command.settings.q8_0)
     throw UsageError("--dtype q8_0 does not go with --quantize, which chooses the types; leave one of them out");
   if (command.settings.q8_0) command.common.dtype = "auto";
-  command.common.expand = command.settings.format != "gguf";  // the other formats have no quantised blocks
+  // The other formats have no quantised blocks.
+  command.common.expand = !lists && command.settings.format != "gguf";
   command.common.merge_lora = !command.without_lora;
   const Resources resources = command.common.MakeResources();
   const auto progress = command.common.MakeProgress();
   LanguageModel model = command.common.OpenLanguageModel();
   if (prune) CheckRemoval(model, *prune, command.yes);
   if (prune) model = Pruned(command, *prune, model, resources, *progress);
+  if (lists) return ListFormats(command, model);
   if (quantise.any()) model = Rounded(command, quantise, model, resources, *progress);
   CheckAdapters(model, command);
   PrintExport({command.settings.format, command.output},
@@ -151,7 +154,6 @@ Command AddExport(CLI::App& app) {
                    ->check(DirectoryOutput())
                    ->needs(format);
   format->needs(save);
-  prune->needs(format);
   app.add_option("--quantize", command->quantise,
                  "round the weights to types of fewer bits first, in GGUF: MIXTURE[,nearest|importance|feedback];\n"
                  "feedback, the default, and importance read calibration text:" +
@@ -166,7 +168,8 @@ Command AddExport(CLI::App& app) {
   common.AddQuietTo(app);
   app.footer(
       "Formats:" + ExportFormatsHelp() +
-      "\n\nExamples:\n  shiftrt export --model out\n  shiftrt export --model out --format hf --save out-hf\n"
+      "\n\nExamples:\n  shiftrt export --model out\n  shiftrt export --model qwen2-1.5b --prune layers=3.attn,20-22\n"
+      "  shiftrt export --model out --format hf --save out-hf\n"
       "  shiftrt export --model qwen2-1.5b --prune layers=20-22 --format gguf --save pruned --dtype q8_0\n"
       "  shiftrt export --model out --format gguf --quantize q4_k_m --calib c4 --save out-q4\n"
       "  shiftrt export --model tuned --format hf --save base-hf --no-lora\n"

@@ -42,6 +42,7 @@ constexpr FixedWords kFixed[] = {
     {"quantize", "off q8_0 q6_k q5_k_m q4_k_m q4_0 q3_k_m q2_k"},
     {"method", "lora partial adapters replacement"},
     {"protocol", "gptq seq128"},
+    {"recover-loss", "ce kl both"},
     {"schedule", "linear cosine constant"},
     {"split", "auto"},
     {"targets", "q k v o gate up down"},

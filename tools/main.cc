@@ -139,35 +139,10 @@ int Fail(const char* what, int status, shiftrt::Processes& processes) {
   return status;
 }
 
-// Options of a command that have another name now. The old one still works, with a notice.
-struct RenamedOption {
-  std::string_view command, before, now;
-};
-constexpr RenamedOption kRenamed[] = {{"run", "--calibration", "--calibration-mode"},
-                                      {"sweep", "--calibration", "--calibration-mode"},
-                                      {"eval", "--calibration", "--calibration-mode"},
-                                      {"export", "--output", "--save"},
-                                      {"bench", "--keep", "--save"},
-                                      {"finetune", "--train", "--calib"},
-                                      {"tokenize", "--file", "--text"}};
-
-// `word` of a command under its present name, where it is a renamed option with or without "=VALUE".
-std::string PresentName(const std::string& command, const std::string& word) {
-  for (const RenamedOption& option : kRenamed) {
-    if (command != option.command || word.substr(0, word.find('=')) != option.before) continue;
-    std::fprintf(stderr, "shiftrt: %s is now called %s\n", option.before.data(), option.now.data());
-    return std::string(option.now) + word.substr(option.before.size());
-  }
-  return word;
-}
-
 // The words of the command line; the program called shiftrt-eval is `shiftrt eval`.
 std::vector<std::string> Words(int argc, char** argv) {
   std::vector<std::string> words(argv, argv + argc);
   if (std::filesystem::path(argv[0]).filename() == "shiftrt-eval") words.insert(words.begin() + 1, "eval");
-  const std::string command = words.size() > 1 ? words[1] : "";
-  std::transform(words.begin(), std::find(words.begin(), words.end(), "--"), words.begin(),
-                 [&](const std::string& word) { return PresentName(command, word); });
   return words;
 }
 

@@ -393,16 +393,6 @@ TEST_F(Cli, TextTokensBoundTheTextOfThePerplexity) {
   EXPECT_EQ(ReadJson("r.json")["variants"][0]["perplexity"], ReadJson("p.json")["perplexity"]);
 }
 
-TEST_F(Cli, ARenamedOptionStillWorksWithANotice) {
-  for (const char* old : {"--calibration=sequential", "--calibration-mode=sequential"}) {
-    const Outcome outcome = Run({"--prune", "reverse*:1", old, "--save", Path(old)});
-    ASSERT_EQ(outcome.status, 0) << outcome.err;
-    const bool renamed = old != std::string("--calibration-mode=sequential");
-    EXPECT_EQ(outcome.err, renamed ? "shiftrt: --calibration is now called --calibration-mode\n" : "");
-    EXPECT_EQ(ReadJson(old + std::string("/shiftrt.json"))["provenance"]["calibration_mode"], "sequential");
-  }
-}
-
 TEST_F(Cli, PerplexityIsTheOneTheLogitsGive) {
   std::istringstream ids(Command("tokenize", {"--ids", "--text", Path("heldout.txt")}).out);
   std::vector<int32_t> tokens(kContext);

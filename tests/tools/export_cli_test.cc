@@ -188,6 +188,14 @@ TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
                "already pruned");
 }
 
+TEST_F(Cli, FormatsAreListedForACut) {
+  const Outcome listed = Command("export", {"--prune", "layers=1.attn,2"});
+  ASSERT_EQ(listed.status, 0) << listed.err;
+  for (const char* part : {"layers removed, given as a list: 1.attn, 2", "hf: loses a part of this model: ",
+                           "gguf: holds this model", " --prune layers=1.attn,2 --format gguf --save DIR"})
+    EXPECT_NE(listed.out.find(part), std::string::npos) << part << " in: " << listed.out;
+}
+
 TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   const auto refused = [&](const std::vector<std::string>& more, const std::string& word) {
     const Outcome outcome = Run(more);

@@ -184,23 +184,5 @@ TEST_F(Cli, AModelThatIsNotThereIsSaidInOneLine) {
   EXPECT_NE(Call({"pull", "--help"}).out.find("qwen2-1.5b"), std::string::npos);
 }
 
-TEST_F(Cli, OptionsHaveOneNameAndTheFormerOnesStillWork) {
-  ASSERT_EQ(Run({"--prune", "layers=1", "--correction", "replaceme", "--save", Path("saved")}).status, 0);
-  const Outcome exported = Command("export", {"--format", "hf", "--output", Path("hf")}, "saved");
-  EXPECT_EQ(exported.status, 0) << exported.err;
-  EXPECT_NE(exported.err.find("shiftrt: --output is now called --save\n"), std::string::npos) << exported.err;
-  EXPECT_TRUE(fs::exists(dir_ / "hf/model.safetensors"));
-  const Outcome read = Command("tokenize", {"--ids", "--file=" + Path("heldout.txt")});
-  EXPECT_NE(read.err.find("shiftrt: --file is now called --text\n"), std::string::npos) << read.err;
-  EXPECT_EQ(read.out, Command("tokenize", {"--ids", "--text", Path("heldout.txt")}).out);
-  const Outcome tuned = Command("finetune",
-                                {"--train", Path("calibration.txt"), "--length", "32", "--batch", "2", "--steps", "1",
-                                 "--targets", "q,k,v,o,gate,up,down", "--save", Path("tuned"), "--quiet"},
-                                "saved");
-  EXPECT_EQ(tuned.status, 0) << tuned.err;
-  EXPECT_NE(tuned.err.find("shiftrt: --train is now called --calib\n"), std::string::npos) << tuned.err;
-  EXPECT_EQ(Command("ppl", {"--train", Path("heldout.txt")}).err.find("is now called"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace shiftrt
