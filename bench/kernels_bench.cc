@@ -242,7 +242,7 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
         [=](benchmark::State& s) { MatMulBench(s, context, m, 8960, 1536); });
   for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ5_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
                            DType::kQ5_K, DType::kQ6_K, DType::kIQ4_XS})
-    for (int64_t m : {1, 8, 512})
+    for (int64_t m : {1, 8, 16, 24, 32, 512})
       add(fmt::format("matmul-{}/8960x1536/tokens:{}", Name(type), m),
           [=](benchmark::State& s) { QuantisedMatMulBench(s, context, type, m, 8960, 1536); });
   for (int64_t m : {8, 16, 32, 512, 2048})

@@ -8,8 +8,8 @@
 // them.
 //
 // With Products::kBFloat16, both operands are rounded to bfloat16 first (to nearest, numbers below 2^-126 to 0), and
-// only the sums are in float32. That is "rounded products" below api/. It holds for more than four rows of x or dy, and
-// for weight gradients of any size.
+// only the sums are in float32. That is "rounded products" below api/. It holds for more than four rows of x or dy (of
+// x with quantised weights: more than 24), and for weight gradients of any size.
 //
 // Cost: 2 m n k FLOP. Reads the n k weights once for m = 1 (the bandwidth floor of decoding), otherwise once per block
 // of rows.

@@ -37,6 +37,10 @@ struct Lanes512 : EmulatedLanes512 {
     }
     sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sum);
   }
+  static Reg InRegister(Reg r) {
+    asm("" : "+v"(r));
+    return r;
+  }
   static Reg FirstEight(Reg r) { return _mm512_maskz_mov_ps(0xff, r); }
   static Reg MultiplyAdd(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
   static float Sum(Reg r) { return _mm512_reduce_add_ps(r); }

@@ -15,7 +15,7 @@ namespace {
 // Up to this number of rows, one pass over the weights serves all rows. Beyond it, the register tile is faster in spite
 // of the packing.
 constexpr int64_t kFewRows = 4;
-constexpr int64_t kFewQuantisedRows = 8;  // the same for quantised weights
+constexpr int64_t kFewQuantisedRows = 8;  // quantised weights: up to this number, x is rounded to 16 bits
 constexpr int64_t kDepthGrain = 32;       // a multiple of every BlockProduct's step, and a divisor of its max_depth
 constexpr int64_t kManyRows = 96;         // rows of a result from which on AMX multiplies float32 matrices faster
 constexpr int64_t kFewColumns = 24;       // of a weight gradient, which as rows fill more of a register tile
@@ -264,6 +264,13 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
     ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
       body.quantised_rows(prepared.data(), x.rows, w.data, w.dtype, x.cols, begin, end,
                           wide_bias.empty() ? nullptr : wide_bias.data(), accumulate, y.data, y.stride);
+    });
+    return;
+  }
+  if (x.rows <= kMostTiledRows && IsQuantised(w.dtype)) {
+    ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
+      body.quantised_tiles(x.data, x.stride, x.rows, w.data, w.dtype, x.cols, begin, end,
+                           wide_bias.empty() ? nullptr : wide_bias.data(), accumulate, y.data, y.stride);
     });
     return;
   }

@@ -13,6 +13,7 @@ struct Avx2 {
   using Int = int32_t __attribute__((vector_size(32)));
   static constexpr int kWidth = 8;
   static constexpr int kTileRows = 6;
+  static constexpr int kDotRows = 4;  // rows of x of a tile of dot products
   static constexpr int64_t kMaxDepth = 256;
 
   static Reg Zero() { return _mm256_setzero_ps(); }
@@ -44,6 +45,10 @@ struct Avx2 {
     }
   }
   static Reg FirstEight(Reg r) { return r; }
+  static Reg InRegister(Reg r) {
+    asm("" : "+x"(r));
+    return r;
+  }
   static void Store(float* p, Reg r) { _mm256_storeu_ps(p, r); }
   static Reg Add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   static Reg MultiplyAdd(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }

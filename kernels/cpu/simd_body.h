@@ -70,6 +70,8 @@ struct BlockProduct {
   void (*multiply)(const PackedBlock& block, bool accumulate, float* y, int64_t stride);
 };
 
+constexpr int64_t kMostTiledRows = 24;  // the most rows of x that SimdBody::quantised_tiles takes
+
 struct SimdBody {
   // The product in float32. Packed rows are packed[k][i], i < MR; a packed panel is packed[k][j], j < NR.
   BlockProduct product;
@@ -84,6 +86,10 @@ struct SimdBody {
   void (*prepare)(const float* x, int64_t k, std::byte* prepared);
   void (*quantised_rows)(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
                          int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
+  // The same for 1 <= m <= kMostTiledRows, with x as it is: rows of w are converted to float32, some at a time, and
+  // meet all rows of x.
+  void (*quantised_tiles)(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k,
+                          int64_t begin, int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
   // Converts elements first to first + count of a row of quantised blocks to float32; both are multiples of 32.
   void (*dequantise)(const std::byte* row, DType dtype, int64_t first, int64_t count, float* out);
   // tile[i][j] = sum_k a[k][i] b[k][j]: a (depth, MR), b (depth, NR), tile (MR, NR), all dense, with the MR and NR of

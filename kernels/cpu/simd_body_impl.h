@@ -8,6 +8,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "kernels/cpu/quantised_tiles.h"
 #include "kernels/cpu/row_dots.h"
 #include "kernels/cpu/simd_body.h"
 
@@ -478,6 +479,7 @@ constexpr SimdBody MakeBody() {
           .prepared_bytes = &PreparedBytes,
           .prepare = &PrepareGroups<V>,
           .quantised_rows = &QuantisedRows<V>,
+          .quantised_tiles = &QuantisedTiles<V>,
           .dequantise = &Dequantise<V>,
           .tile = &Tile<V>,
           .dot = &Dot<V>,

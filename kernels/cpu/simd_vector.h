@@ -22,6 +22,7 @@ struct VectorLanes {
   using Int = IntLanes;
   static constexpr int kWidth = sizeof(Reg) / sizeof(float);
   static constexpr int kTileRows = kRows;
+  static constexpr int kDotRows = kWidth == 16 ? 8 : 4;  // rows of x of a tile of dot products
   static constexpr int64_t kMaxDepth = kDepth;
 
   static Reg Zero() { return Reg{}; }
@@ -58,6 +59,9 @@ struct VectorLanes {
     for (int i = 8; i < kWidth; ++i) r[i] = 0;
     return r;
   }
+  // The same, kept in a register: the compiler may load an operand anew for each instruction that takes one from
+  // memory.
+  static Reg InRegister(Reg r) { return r; }
   static void Store(float* p, Reg r) { std::memcpy(p, &r, sizeof r); }
   static Reg Add(Reg a, Reg b) { return a + b; }
   static Reg MultiplyAdd(Reg a, Reg b, Reg c) { return a * b + c; }
