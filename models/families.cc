@@ -111,6 +111,39 @@ BlockSpec LlamaBlock(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
+// An MLP without gate in a Llama block.
+BlockSpec ArceeBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block;
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.mlp_bias = config.Flag("mlp_bias", false);
+  block.gated = false;
+  block.activation = ReadUngatedActivation(config, "relu2");
+  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
+  return block;
+}
+
+BlockSpec Jais2Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = ArceeBlock(config, model);
+  block.layer_norm = block.norm_bias = true;
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", true);
+  block.mlp_bias = config.Flag("mlp_bias", true);
+  return block;
+}
+
+BlockSpec CwmBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.mlp_bias = config.Flag("mlp_bias", false);
+  block.windows =
+      ReadWindows(config, model, 8192, SlidingLayers(config, model, [](int64_t layer) { return layer % 4 != 0; }));
+  return block;
+}
+
+BlockSpec MinistralBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.windows = ReadWindows(config, model, 4096, SlidingLayers(config, model, [](int64_t) { return true; }));
+  return block;
+}
+
 BlockSpec Ministral3Block(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = PlainBlock(config, model);
   block.windows = ReadWindows(config, model, 0, AllLayers(model));
@@ -153,18 +186,33 @@ BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
-// The part that Gemma 2 and 3 have in common.
-BlockSpec GemmaBlock(const ConfigReader& config, const ModelConfig&) {
+// The part that all Gemma models have in common.
+BlockSpec AnyGemmaBlock(const ConfigReader& config) {
   Check(!config.Flag("use_bidirectional_attention", false), "{}: use_bidirectional_attention is not supported",
         config.file());
   BlockSpec block;
-  block.update_norms = true;
   block.norm_offset = 1;
   block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.scaled_embeddings = true;
+  return block;
+}
+
+// Released configs say "gelu" and mean its tanh form, as transformers does.
+BlockSpec Gemma1Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = AnyGemmaBlock(config);
+  const std::string activation = config.Word("hidden_act", "gelu_pytorch_tanh");
+  block.activation = activation == "gelu" ? Activation::kGeluTanh : ReadActivation(config, "hidden_act", "");
+  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
+  return block;
+}
+
+// The part that Gemma 2, 3 and VaultGemma have in common, and the norms of updates, which VaultGemma lacks.
+BlockSpec GemmaBlock(const ConfigReader& config, const ModelConfig&) {
+  BlockSpec block = AnyGemmaBlock(config);
+  block.update_norms = true;
   block.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
   block.attention_scale = InverseRoot(config.Number("query_pre_attn_scalar", 1e-6, 1e9));
   block.attention_cap = ReadCap(config, "attn_logit_softcapping");
-  block.scaled_embeddings = true;
   block.logit_cap = ReadCap(config, "final_logit_softcapping");
   return block;
 }
@@ -173,6 +221,12 @@ BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = GemmaBlock(config, model);
   block.windows =
       ReadWindows(config, model, 4096, SlidingLayers(config, model, [](int64_t layer) { return layer % 2 == 0; }));
+  return block;
+}
+
+BlockSpec VaultGemmaBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = Gemma2Block(config, model);
+  block.update_norms = false;
   return block;
 }
 
@@ -262,6 +316,17 @@ BlockSpec GraniteBlock(const ConfigReader& config, const ModelConfig& model) {
   block.residual_multiplier = Multiplier(config, "residual_multiplier");
   block.embedding_multiplier = Multiplier(config, "embedding_multiplier");
   block.logit_scale = 1 / Multiplier(config, "logits_scaling");
+  return block;
+}
+
+// Granite's multipliers, of which that of the logits is not a divisor here, and norms of the updates.
+BlockSpec HyperClovaXBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = LlamaBlock(config, model);
+  block.update_norms = config.Flag("use_post_norm", true);
+  if (config.Has("attention_multiplier")) block.attention_scale = Multiplier(config, "attention_multiplier");
+  block.residual_multiplier = Multiplier(config, "residual_multiplier");
+  block.embedding_multiplier = Multiplier(config, "embedding_multiplier");
+  block.logit_scale = Multiplier(config, "logits_scaling");
   return block;
 }
 
@@ -377,6 +442,7 @@ const std::vector<Family>& Families() {
        .block = MistralBlock,
        .since = "0.1.0",
        .models = "Mistral 7B, Mistral Nemo, Mistral Small 3"},
+      {.architecture = "MinistralForCausalLM", .name = "ministral", .block = MinistralBlock, .models = "Ministral 8B"},
       {.architecture = "Ministral3ForCausalLM",
        .name = "ministral3",
        .block = Ministral3Block,
@@ -403,6 +469,12 @@ const std::vector<Family>& Families() {
        .rope = {.partial = 1, .longrope = true},
        .places = {{"self_attn.qkv_proj.weight", {&B::q, &B::k, &B::v}},
                   {"mlp.gate_up_proj.weight", {&B::gate, &B::up}}}},
+      {.architecture = "GemmaForCausalLM",
+       .name = "gemma",
+       .block = Gemma1Block,
+       .models = "Gemma, 2B and 7B, CodeGemma",
+       .defaults = R"({"tie_word_embeddings": true, "head_dim": 256})",
+       .harmless = {"hidden_activation"}},
       {.architecture = "Gemma2ForCausalLM",
        .name = "gemma2",
        .block = Gemma2Block,
@@ -426,6 +498,14 @@ const std::vector<Family>& Families() {
        .rope = {.by_layer_type = true, .local_theta = "rope_local_base_freq"},
        .harmless = {"hidden_act", "_sliding_window_pattern"},
        .places = kGemmaPlaces},
+      {.architecture = "VaultGemmaForCausalLM",
+       .name = "vaultgemma",
+       .block = VaultGemmaBlock,
+       .models = "VaultGemma 1B",
+       .defaults = R"({"tie_word_embeddings": true, "head_dim": 256, "query_pre_attn_scalar": 256,
+                       "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0})",
+       .harmless = {"hidden_act"},
+       .places = {{"pre_feedforward_layernorm.weight", {&B::post_norm}}}},
       {.architecture = "SmolLM3ForCausalLM",
        .name = "smollm3",
        .block = SmolLm3Block,
@@ -446,6 +526,11 @@ const std::vector<Family>& Families() {
        .rope = {.by_layer_type = true},
        .places = kPlacesAfter},
       {.architecture = "GraniteForCausalLM", .name = "granite", .block = GraniteBlock, .models = "Granite 3"},
+      {.architecture = "HyperCLOVAXForCausalLM",
+       .name = "hyperclovax",
+       .block = HyperClovaXBlock,
+       .models = "HyperCLOVA X SEED Think 14B",
+       .places = {{"post_norm1.weight", {&B::attention_update_norm}}, {"post_norm2.weight", {&B::mlp_update_norm}}}},
       {.architecture = "GraniteMoeHybridForCausalLM",
        .name = "granite4",
        .model_type = "granitemoehybrid",
@@ -499,6 +584,22 @@ const std::vector<Family>& Families() {
        .defaults = R"({"norm_eps": 1e-5})",
        .eps = "norm_eps",
        .rope = {.partial = 0.5}},
+      {.architecture = "ArceeForCausalLM",
+       .name = "arcee",
+       .block = ArceeBlock,
+       .models = "AFM-4.5B",
+       .defaults = R"({"rms_norm_eps": 1e-5})"},
+      {.architecture = "Jais2ForCausalLM",
+       .name = "jais2",
+       .block = Jais2Block,
+       .models = "Jais 2, 8B and 70B",
+       .defaults = R"({"layer_norm_eps": 1e-5})",
+       .eps = "layer_norm_eps"},
+      {.architecture = "CwmForCausalLM",
+       .name = "cwm",
+       .block = CwmBlock,
+       .models = "Code World Model 32B",
+       .defaults = R"({"rms_norm_eps": 1e-5, "head_dim": 128})"},
       {.architecture = "CohereForCausalLM",
        .name = "cohere",
        .block = CohereBlock,

@@ -9,9 +9,9 @@
 //   z   = z ^ (z >> 31)
 //   n   = (z >> 56) - 128                     signed, uniform over -128 .. 127
 // and the value is
-//   NAME ends with "norm.weight":  1 + floor(n / 16) / 16
 //   NAME ends with ".bias":        n * 2^-10
-//   else:                          n * 2^-(6 + b / 2), b the number of binary digits of K, b / 2 rounded down
+//   another vector (a norm):       1 + floor(n / 16) / 16
+//   a matrix:                      n * 2^-(6 + b / 2), b the number of binary digits of K, b / 2 rounded down
 // so that a matrix has a standard deviation within a factor 1.64 of 1 / sqrt(K).
 // FNV1a64: h = 0xcbf29ce484222325; for each byte c: h = (h ^ c) * 0x100000001b3.
 // Every value has at most 8 significant bits, so bfloat16, float16 and float32 hold the same numbers.
@@ -41,7 +41,7 @@ uint64_t Key(std::string_view name, uint64_t seed) {
 // The 256 values a tensor's elements take, by n + 128.
 template <typename T>
 std::vector<T> Levels(std::string_view name, const std::vector<int64_t>& shape) {
-  const bool norm = name.ends_with("norm.weight"), bias = name.ends_with(".bias");
+  const bool bias = name.ends_with(".bias"), norm = !bias && shape.size() == 1;
   const int exponent = bias ? 10 : 6 + std::bit_width(static_cast<uint64_t>(shape.back())) / 2;
   std::vector<T> levels;
   for (int n = -128; n < 128; ++n) {

@@ -33,7 +33,7 @@ FAR = {"original_max_position_embeddings": 512, "max_position_embeddings": 4096}
 CASES = {name: (name, {}, 24, 256) for name in (
     "llama2", "llama3_tied", "llama_linear", "llama_yarn", "llama_bias", "llama_wide_heads", "mistral", "mistral_small",
     "qwen1.5", "qwen2_tied", "qwen2.5", "qwen3", "phi3_tied", "nemotron", "cohere", "cohere2", "ministral3", "olmo2", "olmo3",
-    "granite", "granite4", "granite4_nope", "glm4", "seed_oss", "ernie4_5")}
+    "granite", "granite4", "granite4_nope", "glm4", "seed_oss", "ernie4_5", "gemma", "arcee")}
 CASES.update({
     "gemma2": ("gemma2", GEMMA, 24, 256),
     "gemma3": ("gemma3", GEMMA, 24, 256),
@@ -59,7 +59,7 @@ def random_model(folder, config):
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32,
                                              attn_implementation="eager").eval()
-    around_zero = config["model_type"] in ("gemma2", "gemma3_text", "nemotron")  # their norms add 1
+    around_zero = config["model_type"] in ("gemma", "gemma2", "gemma3_text", "nemotron")  # their norms add 1
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             values = torch.randn_like(tensor)

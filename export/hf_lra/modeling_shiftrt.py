@@ -75,14 +75,15 @@ class NoMlp(nn.Module):
 
 def leave_one_half(layer, runs, layer_idx):
     """Takes the attention or the MLP out of a layer, with its norms. `runs` names the half that stays."""
-    # With a norm behind each half, post_attention_layernorm belongs to the attention, unless that has another name.
-    behind = hasattr(layer, "post_feedforward_layernorm")
-    of_attention = {"input_layernorm", "post_self_attn_layernorm", *(["post_attention_layernorm"] if behind else [])}
+    # With a norm after each half, post_attention_layernorm belongs to the attention, unless that has another name.
+    after = hasattr(layer, "post_feedforward_layernorm")
+    of_attention = {"input_layernorm", "post_self_attn_layernorm", "post_norm1",
+                    *(["post_attention_layernorm"] if after else [])}
     if runs == "mlp":
         layer.self_attn = NoAttention(layer_idx)
     else:
         layer.mlp = NoMlp()
-    norms = [name for name, _ in layer.named_children() if name.endswith("norm")]
+    norms = [name for name, _ in layer.named_children() if "norm" in name]
     for name in norms:
         # In a parallel block, both halves read the one norm.
         if len(norms) > 1 and (name in of_attention) == (runs == "mlp"):

@@ -41,7 +41,15 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "starcoder2_erf",
                            "nemotron",
                            "cohere2",
-                           "cohere2_layer_types"}) {
+                           "cohere2_layer_types",
+                           "gemma",
+                           "vaultgemma",
+                           "ministral",
+                           "arcee_bias",
+                           "jais2",
+                           "cwm",
+                           "hyperclovax",
+                           "hyperclovax_plain"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

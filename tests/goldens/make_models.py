@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens/models: logits and hidden states of tiny random models, computed by transformers in float32.
 
-    pip install torch==2.6.0 transformers==5.23.0 safetensors numpy
+    pip install torch==2.6.0 transformers==5.23.0 safetensors numpy   # "gemma" and the families after it: transformers==5.24.0
     python3 make_models.py models [NAME...]
 
 The weights are not stored. The tests compute them by the rule at the top of models/random_checkpoint.cc (seed 1). Each
@@ -157,6 +157,31 @@ CONFIGS.update({
                      "layer_types": ["full_attention"] * 3},
     "ernie4_5": ERNIE,
 })
+# Families added later.
+GEMMA = {"architectures": ["GemmaForCausalLM"], "model_type": "gemma", "head_dim": 16, "num_key_value_heads": 1,
+         "hidden_act": "gelu", "rms_norm_eps": 1e-6, "tie_word_embeddings": True}
+ARCEE = {"architectures": ["ArceeForCausalLM"], "model_type": "arcee", "num_key_value_heads": 2, "hidden_act": "relu2",
+         "intermediate_size": 192, "head_dim": 12}
+CONFIGS.update({
+    "gemma": GEMMA,
+    "vaultgemma": {**GEMMA2, "architectures": ["VaultGemmaForCausalLM"], "model_type": "vaultgemma"},
+    "ministral": {**MISTRAL, "architectures": ["MinistralForCausalLM"], "model_type": "ministral", "head_dim": 16,
+                  "num_key_value_heads": 2, "sliding_window": 6,
+                  "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "arcee": {**ARCEE, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+                                        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0}},
+    "arcee_bias": {**ARCEE, "attention_bias": True, "mlp_bias": True},
+    "jais2": {**ARCEE, "architectures": ["Jais2ForCausalLM"], "model_type": "jais2", "rms_norm_eps": None,
+              "layer_norm_eps": 1e-5},
+    "cwm": {**LLAMA, "architectures": ["CwmForCausalLM"], "model_type": "cwm", "num_hidden_layers": 5, "head_dim": 16,
+            "num_key_value_heads": 2, "sliding_window": 5, "rope_theta": None,
+            "rope_parameters": {"rope_type": "llama3", "rope_theta": 1000000.0, "factor": 16.0, "low_freq_factor": 1.0,
+                                "high_freq_factor": 4.0, "original_max_position_embeddings": 32}},
+    "hyperclovax": {**GRANITE, "architectures": ["HyperCLOVAXForCausalLM"], "model_type": "hyperclovax",
+                    "logits_scaling": 0.125, "use_post_norm": True, "tie_word_embeddings": False},
+    "hyperclovax_plain": {**GRANITE, "architectures": ["HyperCLOVAXForCausalLM"], "model_type": "hyperclovax",
+                          "logits_scaling": 1.0, "attention_multiplier": None, "use_post_norm": False},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
@@ -176,10 +201,10 @@ def random_tensor(name, shape):
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
     n = (z >> np.uint64(56)).astype(np.int64) - 128
-    if name.endswith("norm.weight"):
-        values = 1.0 + np.floor(n / 16) / 16
-    elif name.endswith(".bias"):
+    if name.endswith(".bias"):
         values = n * 2.0 ** -10
+    elif len(shape) == 1:
+        values = 1.0 + np.floor(n / 16) / 16
     else:
         values = n * 2.0 ** -(6 + shape[1].bit_length() // 2)
     return torch.from_numpy(values.astype(np.float32).reshape(shape))

@@ -334,6 +334,42 @@ TEST(Config, Nemotron) {
   EXPECT_TRUE(biased.block.qkv_bias && biased.block.output_bias && biased.block.mlp_bias);
 }
 
+// The released config of Gemma 2B, which names the activation wrongly.
+TEST(Config, Gemma) {
+  const Json json = Json::parse(R"({"architectures": ["GemmaForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1, "head_dim": 256, "hidden_act": "gelu",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 16384,
+    "max_position_embeddings": 8192, "model_type": "gemma", "num_attention_heads": 8, "num_hidden_layers": 18,
+    "num_key_value_heads": 1, "pad_token_id": 0, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000.0,
+    "use_cache": true, "vocab_size": 256000})");
+  const ModelConfig c = Parse(json);
+  EXPECT_TRUE(c.tied_head && c.block.scaled_embeddings && c.block.gated && c.block.input_norms);
+  EXPECT_FALSE(c.block.update_norms || c.block.AnyWindow() || c.block.qkv_bias);
+  EXPECT_EQ(c.block.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.block.norm_offset, 1);
+  EXPECT_EQ(c.block.attention_scale, 1 / std::sqrt(256.0f));
+  EXPECT_EQ(Parse(With(json, {{"hidden_act", "silu"}})).block.activation, Activation::kSilu);
+  ExpectConfigRefusal(With(json, {{"hidden_act", "relu"}}), "hidden_act \"relu\"");
+  ExpectConfigRefusal(With(json, {{"use_bidirectional_attention", true}}), "use_bidirectional_attention");
+}
+
+// The families set what config.json leaves out.
+TEST(Config, DefaultsOfFamiliesOfLlama) {
+  const auto block = [](const char* architecture, const Json& more) {
+    return Parse(With(Named(architecture), more)).block;
+  };
+  const BlockSpec arcee = block("ArceeForCausalLM", {{"hidden_act", "relu2"}});
+  EXPECT_FALSE(arcee.gated || arcee.layer_norm || arcee.qkv_bias || arcee.mlp_bias);
+  EXPECT_EQ(arcee.activation, Activation::kRelu2);
+  const BlockSpec jais = block("Jais2ForCausalLM", {{"hidden_act", "relu2"}});
+  EXPECT_TRUE(jais.layer_norm && jais.norm_bias && jais.qkv_bias && jais.output_bias && jais.mlp_bias);
+  EXPECT_EQ(block("CwmForCausalLM", {{"sliding_window", 8}}).windows, (std::vector<int64_t>{0, 8, 8}));
+  EXPECT_EQ(block("MinistralForCausalLM", {{"sliding_window", 8}}).windows, (std::vector<int64_t>{8, 8, 8}));
+  const BlockSpec clova = block("HyperCLOVAXForCausalLM", {{"logits_scaling", 0.5}});
+  EXPECT_TRUE(clova.update_norms);
+  EXPECT_EQ(clova.logit_scale, 0.5f);
+}
+
 // The released config of Command R7B, with fewer layers.
 TEST(Config, Cohere2) {
   const Json json = Json::parse(R"({"architectures": ["Cohere2ForCausalLM"], "attention_bias": false,

@@ -17,7 +17,9 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
                  "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "granite": "GraniteForCausalLM",
                  "glm4": "Glm4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "exaone4": "Exaone4ForCausalLM",
                  "ernie4_5": "Ernie4_5ForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
-                 "nemotron": "NemotronForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
+                 "gemma": "GemmaForCausalLM", "vaultgemma": "VaultGemmaForCausalLM", "ministral": "MinistralForCausalLM",
+                 "hyperclovax": "HyperCLOVAXForCausalLM", "arcee": "ArceeForCausalLM", "jais2": "Jais2ForCausalLM",
+                 "cwm": "CwmForCausalLM", "nemotron": "NemotronForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
 ARCHITECTURES = {family: name for family, name in ARCHITECTURES.items() if family in CONFIG_MAPPING}
 NORMS_AFTER = ("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4")
 HIDDEN, LAYERS, VOCABULARY = 64, 4, 199
@@ -30,6 +32,8 @@ SPECIAL = {"qwen2": {"tie_word_embeddings": True}, "gemma2": {"sliding_window": 
            "olmo3": {"sliding_window": 8}, "exaone4": {"sliding_window": 8}, "smollm3": {"tie_word_embeddings": True},
            "granite": {"embedding_multiplier": 4.0, "residual_multiplier": 0.5, "logits_scaling": 4.0,
                        "attention_multiplier": 0.1},
+           "vaultgemma": {"sliding_window": 8, "query_pre_attn_scalar": 32}, "ministral": {"sliding_window": 8},
+           "cwm": {"sliding_window": 8}, "hyperclovax": {"residual_multiplier": 0.5, "logits_scaling": 0.25},
            "cohere2": {"sliding_window": 8, "sliding_window_pattern": 2},
            "llama": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                       "original_max_position_embeddings": 64}, "rope_theta": 500000.0}}
@@ -61,9 +65,11 @@ def half_of(tensor, family):
     """Which half of a block reads a tensor: "attention" or "mlp"."""
     if family in NORMS_AFTER:  # post_attention_layernorm is after the attention
         return "mlp" if "mlp." in tensor or "feedforward" in tensor else "attention"
+    if "post_norm" in tensor:
+        return "attention" if "post_norm1" in tensor else "mlp"
     if family in ("cohere", "cohere2") and "layernorm" in tensor:  # both halves read its one norm
         return "both"
-    return "mlp" if "mlp" in tensor or "post_attention_layernorm" in tensor else "attention"
+    return "mlp" if any(part in tensor for part in ("mlp", "post_attention_layernorm", "feedforward")) else "attention"
 
 
 def without_update(layer, runs, family):
@@ -75,6 +81,8 @@ def without_update(layer, runs, family):
         after = {"mlp": layer.post_attention_layernorm, "attention": layer.post_feedforward_layernorm}
     elif family == "glm4":
         after = {"mlp": layer.post_self_attn_layernorm, "attention": layer.post_mlp_layernorm}
+    elif family == "hyperclovax":
+        after = {"mlp": layer.post_norm1, "attention": layer.post_norm2}
     after[runs].register_forward_hook(zero)
 
 
@@ -87,8 +95,8 @@ class RandomExport:
         entries = {**SHAPE, **SPECIAL.get(family, {})}
         if family in ("phi3", "olmo2", "olmo3", "granite", "starcoder2"):
             del entries["head_dim"]  # these have none
-        # The other implementations of transformers leave out the soft cap of Gemma 2's attention.
-        self.options = {"attn_implementation": "eager"} if family == "gemma2" else {}
+        # The other implementations of transformers leave out the soft cap of the attention of Gemma 2 and VaultGemma.
+        self.options = {"attn_implementation": "eager"} if family in ("gemma2", "vaultgemma") else {}
         stock = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **entries), **self.options).eval()
         assert type(stock).__name__ == ARCHITECTURES[family]
         adapters = [(adapter, random_adapter(adapter)) for adapter in ADAPTERS]
