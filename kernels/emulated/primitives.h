@@ -285,6 +285,26 @@ template <typename T>
 void Widen8(const Raw8<T>& raw, float (&out)[8]) {
   for (int i = 0; i < 8; ++i) out[i] = Widen(raw.values[i]);
 }
+template <int kBytes>
+void LoadOnceWords(const uint8_t* from, uint32_t (&out)[(kBytes + 3) / 4], Where where = Where::current()) {
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
+  if (reinterpret_cast<uintptr_t>(from) % kBytes != 0)
+    emu::FailAt(where, "an access of " + std::to_string(kBytes) + " bytes of global memory is misaligned");
+  out[0] = 0;
+  std::memcpy(out, from, kBytes);
+  emu::CountStreamed(kBytes);
+}
+template <typename T>
+void LoadPairs(const T* from, uint32_t (&pairs)[4], Where where = Where::current()) {
+  CheckAligned16(from, where);
+  std::memcpy(pairs, from, sizeof(pairs));
+}
+inline uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = a | static_cast<uint64_t>(b) << 32;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7)) & 255) << (8 * i);
+  return out;
+}
 template <typename T>
 void Store8(T* to, const float (&in)[8], Where where = Where::current()) {
   CheckAligned16(to, where);
@@ -324,6 +344,7 @@ inline float Erf(float x) { return std::erf(x); }
 inline float SquareRoot(float x) { return std::sqrt(x); }
 inline double SquareRoot(double x) { return std::sqrt(x); }
 inline uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
+inline float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline float Infinity() { return std::numeric_limits<float>::infinity(); }
 inline float ReciprocalSqrt(float x) { return 1.0f / std::sqrt(x); }
 inline void SinCos(double x, double* sine, double* cosine) {
