@@ -7,6 +7,7 @@
 //   Codes(raw, run, codes)         the eight numbers of a run, plus kBias: an integer below 2^24, exact in float32
 //   Scale(raw, piece, run)         what these numbers are multiplied by, exact in float32
 //   Offset(raw, piece, run)        what is added then, for formats with kOffset
+//   kUnderWay                      pieces that a lane loads together when bytes are scarce: 64 bytes or more
 //
 // An integer of up to seven bits becomes a float without a conversion: in the bits 16 to 22 of the float32 128 it is
 // 128 plus the integer. Conversions have a fraction of the throughput of other instructions.
@@ -93,6 +94,7 @@ template <>
 struct BlockFormat<DType::kQ4_0> {
   static constexpr float kBias = 136;
   static constexpr bool kOffset = false;
+  static constexpr int kUnderWay = 4;
   struct Raw {
     uint32_t q[4], d[1];
   };
@@ -114,6 +116,7 @@ template <>
 struct BlockFormat<DType::kQ8_0> {
   static constexpr float kBias = 0;
   static constexpr bool kOffset = false;
+  static constexpr int kUnderWay = 2;
   struct Raw {
     uint32_t q[2][4], d[1];
   };
@@ -145,6 +148,7 @@ template <>
 struct BlockFormat<DType::kQ4_K> {
   static constexpr float kBias = 128;
   static constexpr bool kOffset = true;
+  static constexpr int kUnderWay = 4;
   struct Raw {
     uint32_t q[4], head[4];  // head: d and e, then 12 bytes of scales and minimums
   };
@@ -180,6 +184,7 @@ template <>
 struct BlockFormat<DType::kQ6_K> {
   static constexpr float kBias = 160;
   static constexpr bool kOffset = false;
+  static constexpr int kUnderWay = 4;
   struct Raw {
     uint32_t low[2][2], high[2], scales[2], d[1];
   };
@@ -215,6 +220,7 @@ template <>
 struct BlockFormat<DType::kBFloat16> {
   static constexpr float kBias = 0;
   static constexpr bool kOffset = false;
+  static constexpr int kUnderWay = 2;
   struct Raw {
     Raw8<BFloat16> runs[4];
   };
