@@ -20,7 +20,7 @@ namespace shiftrt::gpu {
 
 inline constexpr int kPieceColumns = 32;
 
-// Where the planes of a row begin. Dense rows have one.
+// The addresses at which the planes of a row begin. Dense rows have one.
 struct BlockRow {
   const uint8_t* planes[kMostPlanes];
 };
@@ -179,7 +179,7 @@ struct BlockFormat<DType::kQ4_K> {
 };
 
 // weight = d s (q - 32), with a scale s of eight bits for every 16 columns. A piece has eight columns of each quarter
-// of 128 columns, whose upper two bits are in the same eight bytes.
+// in units of 128 columns, whose upper two bits are in the same eight bytes.
 template <>
 struct BlockFormat<DType::kQ6_K> {
   static constexpr float kBias = 160;

@@ -54,7 +54,7 @@ struct WeightPart {
 struct WeightRows {
   ConstDeviceArray plain;
   std::array<WeightPart, 3> parts = {};
-  int count = 0;  // of parts; a matrix without quantised parts need not name them
+  int count = 0;  // the number of parts; a matrix without quantised parts need not name them
 
   WeightRows() = default;
   WeightRows(const void* data, DType dtype) : plain(data, dtype) {}
@@ -94,8 +94,8 @@ struct FewProblem {
 };
 void MultiplyFew(Stream stream, const FewProblem& problem, int multiprocessors);
 
-// How many tiles of 16 rows a block of MultiplyFew() has: two, which halves the reads of x, if there is then still a
-// block for every multiprocessor.
+// The number of tiles of 16 rows that a block of MultiplyFew() has: two, which halves the reads of x, if there is then
+// still a block for every multiprocessor.
 int ChooseFewTiles(int64_t rows, int multiprocessors);
 
 // to (rows, cols) = the rows of a quantised part, times `scale`, dequantised in float32 and rounded once to the type of

@@ -48,8 +48,8 @@ class Quantised {
     Widen(type, view.data, std::ssize(values), values.data());
   }
 
-  // What a weight changes by if its number goes up by one: a block with all bits of its numbers is compared with one
-  // that has none. `range` is the largest of these numbers, `quants` the bytes of a block that hold them.
+  // The amounts by which weights change if their numbers go up by one: a block with all bits of its numbers is compared
+  // with one that has none. `range` is the largest of these numbers, `quants` the bytes of a block that hold them.
   std::vector<float> Units(const std::vector<std::pair<int64_t, int64_t>>& quants, int range) const {
     std::vector<float> none, all;
     for (const auto& [bits, out] : {std::pair{0x00, &none}, {0xff, &all}}) {
