@@ -179,7 +179,7 @@ struct BlockFormat<DType::kQ4_K> {
 };
 
 // weight = d s (q - 32), with a scale s of eight bits for every 16 columns. A piece has eight columns of each quarter
-// in units of 128 columns, whose upper two bits are in the same eight bytes.
+// of 128 columns, whose upper two bits are in the same eight bytes.
 template <>
 struct BlockFormat<DType::kQ6_K> {
   static constexpr float kBias = 160;
@@ -190,7 +190,7 @@ struct BlockFormat<DType::kQ6_K> {
   };
   static SHIFTRT_DEVICE Raw Load(const BlockRow& row, int piece) {
     Raw raw;
-    const int part = piece / 4, eight = piece % 4 * 8;  // of 128 columns
+    const int part = piece / 4, eight = piece % 4 * 8;  // in units of 128 columns
     LoadOnceWords<8>(row.planes[0] + part * 64 + eight, raw.low[0]);
     LoadOnceWords<8>(row.planes[0] + part * 64 + 32 + eight, raw.low[1]);
     LoadOnceWords<8>(row.planes[1] + part * 32 + eight, raw.high);
