@@ -7,7 +7,6 @@
 //   Codes(raw, run, codes)         the eight numbers of a run, plus kBias: an integer below 2^24, exact in float32
 //   Scale(raw, piece, run)         what these numbers are multiplied by, exact in float32
 //   Offset(raw, piece, run)        what is added then, for formats with kOffset
-//   kUnderWay                      pieces that a lane loads together when bytes are scarce: 64 bytes or more
 //
 // An integer of up to seven bits becomes a float without a conversion: in the bits 16 to 22 of the float32 128 it is
 // 128 plus the integer. Conversions have a fraction of the throughput of other instructions.
@@ -48,19 +47,20 @@ struct StoredPart {
   }
 };
 
-inline StoredPart Stored(const WeightPart& part, int64_t cols) {
+// The rows from column `begin` on, which begins a block. Their pitch remains `cols`.
+inline StoredPart Stored(const WeightPart& part, int64_t cols, int64_t begin = 0) {
   StoredPart stored;
   stored.type = part.array.dtype;
   stored.end = static_cast<int>(part.rows);
   const auto* at = static_cast<const uint8_t*>(part.array.data);
   if (!TakesBlocks(stored.type)) {
-    stored.planes[0] = at + part.first * cols * static_cast<int64_t>(SizeOf(stored.type));
+    stored.planes[0] = at + (part.first * cols + begin) * static_cast<int64_t>(SizeOf(stored.type));
     return stored;
   }
-  const int64_t in_row = cols / LayoutOf(stored.type).elements;
+  const int64_t elements = LayoutOf(stored.type).elements, in_row = cols / elements;
   for (int p = 0; p < kMostPlanes; ++p) {
     const int64_t bytes = PlanesOf(stored.type)[p].bytes;
-    stored.planes[p] = bytes > 0 ? at + part.first * in_row * bytes : nullptr;
+    stored.planes[p] = bytes > 0 ? at + (part.first * in_row + begin / elements) * bytes : nullptr;
     at += part.matrix_rows * in_row * bytes;
   }
   return stored;
@@ -75,6 +75,8 @@ SHIFTRT_DEVICE float HalfOf(uint32_t word) {
   half.bits = static_cast<uint16_t>(word);
   return Widen(half);
 }
+
+SHIFTRT_DEVICE float UnsignedByte(uint32_t word, int byte) { return static_cast<float>(word >> (8 * byte) & 255); }
 
 template <DType kType>
 struct BlockFormat;
@@ -94,7 +96,6 @@ template <>
 struct BlockFormat<DType::kQ4_0> {
   static constexpr float kBias = 136;
   static constexpr bool kOffset = false;
-  static constexpr int kUnderWay = 4;
   struct Raw {
     uint32_t q[4], d[1];
   };
@@ -116,7 +117,6 @@ template <>
 struct BlockFormat<DType::kQ8_0> {
   static constexpr float kBias = 0;
   static constexpr bool kOffset = false;
-  static constexpr int kUnderWay = 2;
   struct Raw {
     uint32_t q[2][4], d[1];
   };
@@ -142,13 +142,21 @@ struct BlockFormat<DType::kQ8_0> {
   static SHIFTRT_DEVICE float Offset(const Raw&, int, int) { return 0; }
 };
 
+// The scales of the groups 2 pair and 2 pair + 1 of a block of Q4_K, then their minimums, as bytes. `head` is d and e,
+// a word of the scales of groups 0 to 3 and one of their minimums, whose upper two bits belong to the groups 4 to 7,
+// and a word with the lower four bits of both for these.
+SHIFTRT_DEVICE uint32_t ScalesOfPair(const uint32_t (&head)[4], int pair) {
+  const uint32_t bytes = pair % 2 == 0 ? 0x5410 : 0x7632;
+  const uint32_t own = BytePermute(head[1], head[2], bytes), low = BytePermute(head[3], head[3] >> 4, bytes);
+  return pair < 2 ? own & 0x3f3f3f3fu : (low & 0x0f0f0f0fu) | (own >> 2 & 0x30303030u);
+}
+
 // weight = d s q - e m, with a scale s and a minimum m of six bits for every 32 columns. A piece has 16 columns of each
 // of two adjacent groups.
 template <>
 struct BlockFormat<DType::kQ4_K> {
   static constexpr float kBias = 128;
   static constexpr bool kOffset = true;
-  static constexpr int kUnderWay = 4;
   struct Raw {
     uint32_t q[4], head[4];  // head: d and e, then 12 bytes of scales and minimums
   };
@@ -162,19 +170,11 @@ struct BlockFormat<DType::kQ4_K> {
     return 64 * (piece / 2) + 16 * (piece % 2) + 32 * (run / 2) + 8 * (run % 2);
   }
   static SHIFTRT_DEVICE void Codes(const Raw& raw, int run, float (&codes)[8]) { NibbleCodes(raw.q, run, codes); }
-  // Both groups of the piece as the low two bytes. The scales and minimums of the groups 4 to 7 have their upper two
-  // bits in the bytes of the groups 0 to 3.
-  static SHIFTRT_DEVICE uint32_t Pair(const Raw& raw, int piece, bool minimum) {
-    const int shift = piece / 2 % 2 * 16;
-    const uint32_t own = raw.head[minimum ? 2 : 1] >> shift;
-    if (piece % 8 < 4) return own & 0x3f3fu;
-    return (raw.head[3] >> shift >> (minimum ? 4 : 0) & 0x0f0fu) | (own >> 2 & 0x3030u);
-  }
   static SHIFTRT_DEVICE float Scale(const Raw& raw, int piece, int run) {
-    return HalfOf(raw.head[0]) * (CodeOf(Pair(raw, piece, false), run / 2) - 128.0f);
+    return HalfOf(raw.head[0]) * UnsignedByte(ScalesOfPair(raw.head, piece / 2 % 4), run / 2);
   }
   static SHIFTRT_DEVICE float Offset(const Raw& raw, int piece, int run) {
-    return -(HalfOf(raw.head[0] >> 16) * (CodeOf(Pair(raw, piece, true), run / 2) - 128.0f));
+    return -(HalfOf(raw.head[0] >> 16) * UnsignedByte(ScalesOfPair(raw.head, piece / 2 % 4), 2 + run / 2));
   }
 };
 
@@ -184,7 +184,6 @@ template <>
 struct BlockFormat<DType::kQ6_K> {
   static constexpr float kBias = 160;
   static constexpr bool kOffset = false;
-  static constexpr int kUnderWay = 4;
   struct Raw {
     uint32_t low[2][2], high[2], scales[2], d[1];
   };
@@ -215,28 +214,6 @@ struct BlockFormat<DType::kQ6_K> {
   static SHIFTRT_DEVICE float Offset(const Raw&, int, int) { return 0; }
 };
 
-// Dense rows beside quantised ones.
-template <>
-struct BlockFormat<DType::kBFloat16> {
-  static constexpr float kBias = 0;
-  static constexpr bool kOffset = false;
-  static constexpr int kUnderWay = 2;
-  struct Raw {
-    Raw8<BFloat16> runs[4];
-  };
-  static SHIFTRT_DEVICE Raw Load(const BlockRow& row, int piece) {
-    Raw raw;
-    const auto* const from = reinterpret_cast<const BFloat16*>(row.planes[0]) + piece * kPieceColumns;
-#pragma unroll
-    for (int run = 0; run < 4; ++run) raw.runs[run] = LoadOnce8(from + 8 * run);
-    return raw;
-  }
-  static SHIFTRT_DEVICE int Column(int piece, int run) { return 32 * piece + 8 * run; }
-  static SHIFTRT_DEVICE void Codes(const Raw& raw, int run, float (&codes)[8]) { Widen8(raw.runs[run], codes); }
-  static SHIFTRT_DEVICE float Scale(const Raw&, int, int) { return 1; }
-  static SHIFTRT_DEVICE float Offset(const Raw&, int, int) { return 0; }
-};
-
 // The eight weights of a run, with the one rounding that the format's definition in float32 has.
 template <typename Format>
 SHIFTRT_DEVICE void WeightsOf(const typename Format::Raw& raw, int piece, int run, float (&weights)[8]) {
@@ -246,18 +223,6 @@ SHIFTRT_DEVICE void WeightsOf(const typename Format::Raw& raw, int piece, int ru
   for (int j = 0; j < 8; ++j) {
     const float product = scale * (weights[j] - Format::kBias);
     weights[j] = Format::kOffset ? product + offset : product;
-  }
-}
-
-// Calls body(std::integral_constant<DType, type>()) with the type of a part.
-template <typename Body>
-SHIFTRT_DEVICE void WithStored(DType type, Body&& body) {
-  switch (type) {
-    case DType::kQ4_0: return body(std::integral_constant<DType, DType::kQ4_0>());
-    case DType::kQ8_0: return body(std::integral_constant<DType, DType::kQ8_0>());
-    case DType::kQ4_K: return body(std::integral_constant<DType, DType::kQ4_K>());
-    case DType::kQ6_K: return body(std::integral_constant<DType, DType::kQ6_K>());
-    default: return body(std::integral_constant<DType, DType::kBFloat16>());
   }
 }
 

@@ -16,7 +16,13 @@ constexpr int kBytesUnderWay = 128;
 // The two halves of every eight elements are stored in separate arrays, which avoids bank conflicts of 16-byte reads.
 struct SharedVector {
   static constexpr bool kFar = false;
+  static constexpr int kRun = 8, kSpan = kRun;
   Shared<float> low, high;
+  static constexpr int Bytes(int cols) { return 2 * SharedBytes<float>(cols / 2); }
+  static SHIFTRT_DEVICE SharedVector Take(SharedArena& arena, int cols) {
+    const Shared<float> low = arena.Take<float>(cols / 2);
+    return {low, arena.Take<float>(cols / 2)};
+  }
   SHIFTRT_DEVICE void Get(int at, float (&out)[8]) const {
     float a[4], b[4];
     LoadShared4(low + at / 2, a);
@@ -72,11 +78,11 @@ template <typename T>
 struct MatVecWeights {
   using Cache = T;
   using SharedVector = gpu::SharedVector;
+  static constexpr bool kAlwaysShared = false;
   const T* data;
 
   // Without a number, the compiler would delay loads of float32.
   static constexpr int LeastBlocks(bool norm) { return norm || sizeof(T) == 4 ? BlocksPerMultiprocessor(norm) : 0; }
-  static constexpr int SharedElements(int cols) { return cols / 2; }
   template <int kRows, typename Vector>
   SHIFTRT_DEVICE void Dots(const int (&rows)[kRows], const Vector& vector, int cols, float (&sums)[kRows]) const {
     const T* weights[kRows];

@@ -22,8 +22,10 @@ struct PlainVector {
 };
 
 // The weights (rows, cols) as a kernel takes them. Dots(rows, vector, cols, sums) computes a lane's part of the dot
-// products of some rows with the vector. Cache is the type of cached keys and values, SharedVector is the vector in
-// shared memory, in two arrays of SharedElements(cols), and LeastBlocks(norm) is the kernel's kLeastBlocks.
+// products of some rows with the vector. Cache is the type of cached keys and values. LeastBlocks(norm) is the kernel's
+// kLeastBlocks. SharedVector is the vector in shared memory: Take() finds its Bytes(cols), and a thread writes kRun
+// elements with Set(at, x). Threads do so for whole spans of kSpan columns, with zeros after the last. Vectors without
+// a norm are there, too, if kAlwaysShared.
 template <typename T>
 struct MatVecWeights;
 
@@ -54,15 +56,16 @@ struct RowOperands {
 
 // A warp computes kRows rows of the product at a time: adjacent rows; a row of the gate projection and the same row of
 // the up projection; or two rows of a head that RoPE rotates.
-template <typename T, bool kNorm, Finish kFinish, int kRows, bool kShared = kNorm>
+template <typename T, bool kNorm, Finish kFinish, int kRows>
 struct MatVecKernel {
   using W = MatVecWeights<T>;
+  using SharedVector = typename W::SharedVector;
   using Cache = typename W::Cache;
   static constexpr int kThreads = kMatVecThreads;
   static constexpr bool kAllowsNext = true;
   static constexpr bool kGlu = IsGlu(kFinish), kRotated = kFinish == Finish::kRotate;
   static_assert(!IsPaired(kFinish) || kRows == 2);
-  static_assert(kShared || !kNorm);
+  static constexpr bool kShared = kNorm || W::kAlwaysShared;
   static constexpr int kLeastBlocks = W::LeastBlocks(kNorm);
   struct Args {
     W w;
@@ -73,8 +76,7 @@ struct MatVecKernel {
     std::conditional_t<kRotated, RotatedOut<Cache>, Nothing> heads;
   };
   static constexpr int SharedFor(int cols) {
-    return (kShared ? 2 * SharedBytes<float>(W::SharedElements(cols)) : 0) +
-           (kNorm ? SharedBytes<float>(kMatVecWarps) : 0);
+    return (kShared ? SharedVector::Bytes(cols) : 0) + (kNorm ? SharedBytes<float>(kMatVecWarps) : 0);
   }
 
   static SHIFTRT_DEVICE int Items(const Args& args) { return (args.rows + kRows - 1) / kRows; }
@@ -87,21 +89,36 @@ struct MatVecKernel {
     return kGlu ? item + r * (args.rows / 2) : item * kRows + r;
   }
 
-  // Writes x * norm_weight to shared memory and returns the scale of the norm.
-  template <typename Vector>
-  static SHIFTRT_DEVICE float Prepare(const Args& args, const Vector& normed, Shared<float> scratch) {
+  // Writes x, times the weight of the norm if there is one, to shared memory. Returns the scale of the norm, or 1.
+  static SHIFTRT_DEVICE float Prepare(const Args& args, const SharedVector& vector, SharedArena& arena) {
+    constexpr int kRun = SharedVector::kRun;
     float squares = 0;
-    for (int i = 8 * Thread(); i < args.cols; i += 8 * kThreads) {
-      float x[8], weight[8];
-      Load8(args.x + i, x);
-      Load8(args.norm_weight + i, weight);
+    for (int i = kRun * Thread(); i - i % SharedVector::kSpan < args.cols; i += kRun * kThreads) {
+      float x[kRun] = {};
+#pragma unroll
+      for (int eight = 0; eight < kRun; eight += 8)
+        if (i + eight < args.cols) LoadEight(args, i + eight, x + eight, squares);
+      vector.Set(i, x);
+    }
+    if constexpr (kNorm) {
+      const Shared<float> scratch = arena.Take<float>(kMatVecWarps);
+      return ReciprocalSqrt(BlockSum<kThreads>(squares, scratch) / static_cast<float>(args.cols) + args.eps);
+    }
+    SyncThreads();
+    return 1;
+  }
+  static SHIFTRT_DEVICE void LoadEight(const Args& args, int at, float* to, float& squares) {
+    float x[8];
+    Load8(args.x + at, x);
+    if constexpr (kNorm) {
+      float weight[8];
+      Load8(args.norm_weight + at, weight);
       for (int j = 0; j < 8; ++j) {
         squares += x[j] * x[j];
         x[j] *= weight[j];
       }
-      normed.Set(i, x);
     }
-    return ReciprocalSqrt(BlockSum<kThreads>(squares, scratch) / static_cast<float>(args.cols) + args.eps);
+    for (int j = 0; j < 8; ++j) to[j] = x[j];
   }
 
   template <typename Vector>
@@ -193,26 +210,10 @@ struct MatVecKernel {
   }
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
-    if constexpr (kNorm) {
+    if constexpr (kShared) {
       SharedArena arena;
-      const int half = W::SharedElements(args.cols);
-      const Shared<float> low = arena.Take<float>(half), high = arena.Take<float>(half),
-                          scratch = arena.Take<float>(kMatVecWarps);
-      const typename W::SharedVector normed{low, high};
-      const float scale = Prepare(args, normed, scratch);
-      Rows(args, normed, scale);
-    } else if constexpr (kShared) {
-      SharedArena arena;
-      const int half = W::SharedElements(args.cols);
-      const Shared<float> low = arena.Take<float>(half), high = arena.Take<float>(half);
-      const typename W::SharedVector vector{low, high};
-      for (int i = 8 * Thread(); i < args.cols; i += 8 * kThreads) {
-        float x[8];
-        Load8(args.x + i, x);
-        vector.Set(i, x);
-      }
-      SyncThreads();
-      Rows(args, vector, 1.0f);
+      const SharedVector vector = SharedVector::Take(arena, args.cols);
+      Rows(args, vector, Prepare(args, vector, arena));
     } else {
       Rows(args, PlainVector{args.x}, 1.0f);
     }

@@ -305,6 +305,16 @@ inline uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
   for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7)) & 255) << (8 * i);
   return out;
 }
+template <bool kSignedA, bool kSignedB>
+int32_t DotBytes(uint32_t a, uint32_t b, int32_t sum) {
+  const auto byte = [](uint32_t word, int i, bool is_signed) {
+    const auto unsigned_byte = static_cast<int32_t>(word >> (8 * i) & 255);
+    return is_signed && unsigned_byte > 127 ? unsigned_byte - 256 : unsigned_byte;
+  };
+  auto out = static_cast<uint32_t>(sum);  // which may overflow
+  for (int i = 0; i < 4; ++i) out += static_cast<uint32_t>(byte(a, i, kSignedA) * byte(b, i, kSignedB));
+  return static_cast<int32_t>(out);
+}
 template <typename T>
 void Store8(T* to, const float (&in)[8], Where where = Where::current()) {
   CheckAligned16(to, where);
@@ -324,12 +334,21 @@ void StorePairs(T* to, const uint32_t (&pairs)[4], Where where = Where::current(
 inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where::current()) {
   std::memcpy(out, from.Get(0, 4, where), sizeof(out));
 }
+inline void LoadShared4(Shared<uint32_t> from, uint32_t (&out)[4], Where where = Where::current()) {
+  std::memcpy(out, from.Get(0, 4, where), sizeof(out));
+}
 inline void StoreShared4(Shared<float> to, float a, float b, float c, float d, Where where = Where::current()) {
   const float values[4] = {a, b, c, d};
   std::memcpy(to.Get(0, 4, where), values, sizeof(values));
 }
+inline void StoreShared4(Shared<uint32_t> to, uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+                         Where where = Where::current()) {
+  const uint32_t values[4] = {a, b, c, d};
+  std::memcpy(to.Get(0, 4, where), values, sizeof(values));
+}
 
 inline float Larger(float a, float b) { return a > b || a != a ? a : b; }
+inline float Magnitude(float x) { return std::abs(x); }
 inline float Exp(float x) { return std::exp(x); }
 inline double Exp(double x) { return std::exp(x); }
 inline float Exp2(float x) {

@@ -8,7 +8,7 @@
 namespace shiftrt::gpu {
 namespace {
 
-using test::Behind;
+using test::Epilogue;
 using test::Quantised;
 
 constexpr DType kBlockTypes[] = {DType::kQ4_0, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K};
@@ -86,11 +86,11 @@ class BlockMatVecOnGpu : public CudaTest {
                           .eps = test::FusedProductProblem::kEps,
                           .bias = c.biased ? bias.data() : nullptr,
                           .y = y.data()};
-    switch (c.behind) {
-      case Behind::kNothing: MatVec(stream_, problem, 2); break;
-      case Behind::kAddition: MatVecAdd(stream_, problem, addend.data(), 2); break;
-      case Behind::kSilu: MatVecGated(stream_, Activation::kSilu, problem, 2); break;
-      case Behind::kGeluTanh: MatVecGated(stream_, Activation::kGeluTanh, problem, 2); break;
+    switch (c.epilogue) {
+      case Epilogue::kNothing: MatVec(stream_, problem, 2); break;
+      case Epilogue::kAddition: MatVecAdd(stream_, problem, addend.data(), 2); break;
+      case Epilogue::kSilu: MatVecGated(stream_, Activation::kSilu, problem, 2); break;
+      case Epilogue::kGeluTanh: MatVecGated(stream_, Activation::kGeluTanh, problem, 2); break;
     }
     p.Expect(y.Values(), static_cast<double>(c.cols) / 16 + 24);
   }
@@ -107,10 +107,11 @@ TEST_F(BlockMatVecOnGpu, AgreesWithFloat64) {
       for (const int64_t rows : {int64_t{3}, int64_t{74}}) {
         if (TooLarge(rows * cols, 100000)) continue;
         for (const bool normed : {false, true}) {
-          for (const Behind behind : {Behind::kNothing, Behind::kAddition, Behind::kSilu, Behind::kGeluTanh}) {
-            const bool gated = behind == Behind::kSilu || behind == Behind::kGeluTanh;
-            if (normed && behind == Behind::kAddition) continue;  // refused
-            Check({type}, {1, gated ? rows / 2 * 2 : rows, cols, behind, normed, normed});
+          for (const Epilogue epilogue :
+               {Epilogue::kNothing, Epilogue::kAddition, Epilogue::kSilu, Epilogue::kGeluTanh}) {
+            const bool gated = epilogue == Epilogue::kSilu || epilogue == Epilogue::kGeluTanh;
+            if (normed && epilogue == Epilogue::kAddition) continue;  // refused
+            Check({type}, {1, gated ? rows / 2 * 2 : rows, cols, epilogue, normed, normed});
             if (HasFailure()) return;
           }
         }
@@ -122,15 +123,15 @@ TEST_F(BlockMatVecOnGpu, AgreesWithFloat64) {
 // Joined matrices of several formats, neighbouring rows of which a warp takes two together, and gates of another
 // format.
 TEST_F(BlockMatVecOnGpu, TakesPartsOfSeveralFormats) {
-  Check({DType::kQ4_K, DType::kQ4_K, DType::kQ6_K}, {1, 75, 256, Behind::kNothing, true, true});
-  Check({DType::kQ6_K, DType::kQ4_0, DType::kQ8_0}, {1, 77, 512, Behind::kAddition, false, true});
-  for (const Behind behind : {Behind::kSilu, Behind::kGeluTanh})
-    Check({DType::kQ4_K, DType::kQ6_K}, {1, 74, 256, behind, true, true});
+  Check({DType::kQ4_K, DType::kQ4_K, DType::kQ6_K}, {1, 75, 256, Epilogue::kNothing, true, true});
+  Check({DType::kQ6_K, DType::kQ4_0, DType::kQ8_0}, {1, 77, 512, Epilogue::kAddition, false, true});
+  for (const Epilogue epilogue : {Epilogue::kSilu, Epilogue::kGeluTanh})
+    Check({DType::kQ4_K, DType::kQ6_K}, {1, 74, 256, epilogue, true, true});
 }
 
 // A vector that shared memory has no room for.
 TEST_F(BlockMatVecOnGpu, ReadsALongVectorWhereItIs) {
-  Check({DType::kQ4_0}, {1, 2, 26624, Behind::kAddition, false, true});
+  Check({DType::kQ4_0}, {1, 2, 26624, Epilogue::kAddition, false, true});
 }
 
 // A dense part beside quantised ones, and the rotation, against the plain products that other tests hold against
