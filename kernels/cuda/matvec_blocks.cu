@@ -23,10 +23,12 @@ struct Sixteen {
   uint32_t upper[4], lower[4];
 };
 struct GroupFacts {
-  float unit;       // the largest absolute value of the group divided by 32767
-  float sum;        // of the group's elements as rounded
-  int32_t sums[2];  // of the integers of each half
+  float unit;        // the largest absolute value of the group divided by 32767
+  float sum;         // of the group's elements as rounded
+  uint32_t sums[2];  // of the integers of each half, modulo 2^32
 };
+
+SHIFTRT_DEVICE float SignedFloat(uint32_t integer) { return static_cast<float>(static_cast<int32_t>(integer)); }
 
 // The vector in shared memory, rounded to 16 bits within each group of 32 columns, as on a CPU (kernels/matmul.h).
 // The two bytes of the two halves of groups, and GroupFacts, are five arrays of 16 bytes per group. Adjacent lanes read
@@ -60,7 +62,7 @@ struct RoundedVector {
   SHIFTRT_DEVICE GroupFacts Facts(int group) const {
     uint32_t facts[4];
     LoadShared4(At(kFacts, group, 0), facts);
-    return {FloatOf(facts[0]), FloatOf(facts[1]), {static_cast<int32_t>(facts[2]), static_cast<int32_t>(facts[3])}};
+    return {FloatOf(facts[0]), FloatOf(facts[1]), {facts[2], facts[3]}};
   }
 
   // All lanes of a warp write together. Two adjacent ones have a group. Adding 1.5 * 2^23 rounds to the nearest
@@ -89,12 +91,12 @@ struct RoundedVector {
     StoreShared4(At(half, group, half), out.upper[0], out.upper[1], out.upper[2], out.upper[3]);
     StoreShared4(At(2 + half, group, half), out.lower[0], out.lower[1], out.lower[2], out.lower[3]);
     const uint32_t other = ShuffleXor(sum, 1);
-    const float whole = unit * static_cast<float>(static_cast<int32_t>(sum + other));
+    const float whole = unit * SignedFloat(sum + other);
     if (half == 0) StoreShared4(At(kFacts, group, 0), Bits(unit), Bits(whole), sum, other);
   }
 };
 
-// The sum of products of integers of a weight and of x. `upper` counts 256 times.
+// The sum of products of integers of weights and of x. `upper` counts 256 times.
 struct ByteSum {
   int32_t upper = 0, lower = 0;
 
@@ -106,7 +108,8 @@ struct ByteSum {
       lower = DotBytes<kSigned, false>(weights[i], x.lower[i], lower);
     }
   }
-  SHIFTRT_DEVICE int32_t Value() const { return upper * 256 + lower; }
+  // Modulo 2^32, because integers of an x that is not finite mean nothing, and their sums may be any.
+  SHIFTRT_DEVICE uint32_t Value() const { return static_cast<uint32_t>(upper) * 256 + static_cast<uint32_t>(lower); }
 };
 
 // The lower nibbles of 16 bytes, or the upper ones where they are, as 16 times their number.
@@ -116,8 +119,8 @@ SHIFTRT_DEVICE void NibblesInPlace(const uint32_t (&words)[4], int upper, uint32
 }
 
 // How a lane multiplies a piece of kColumns columns of some rows with x. All sums of a group are integers, exact in 32
-// bits. The scales of the format and the group's unit are applied to them. Load() reads a piece of one row, and Add()
-// multiplies it. A lane has kUnderWay pieces loaded before it multiplies: about 128 bytes.
+// bits. The scales of the format and the unit of the group are applied to them. Load() reads a piece of one row, and
+// Add() multiplies it. A lane has kUnderWay pieces loaded before it multiplies: about 128 bytes.
 template <DType kType>
 struct PieceDots;
 
@@ -141,8 +144,8 @@ struct PieceDots<DType::kQ4_0> : BlockFormat<DType::kQ4_0> {
     const GroupFacts facts = x.Facts(piece);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const int32_t sum = 16 * low[r].Value() + high[r].Value() - 128 * (facts.sums[0] + facts.sums[1]);
-      sums[r] += HalfOf(raw[r].d[0]) * (facts.unit / 16) * static_cast<float>(sum);
+      const uint32_t sum = 16 * low[r].Value() + high[r].Value() - 128 * (facts.sums[0] + facts.sums[1]);
+      sums[r] += HalfOf(raw[r].d[0]) * (facts.unit / 16) * SignedFloat(sum);
     }
   }
 };
@@ -162,7 +165,7 @@ struct PieceDots<DType::kQ8_0> : BlockFormat<DType::kQ8_0> {
     }
     const float unit = x.Facts(piece).unit;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) sums[r] += HalfOf(raw[r].d[0]) * unit * static_cast<float>(sum[r].Value());
+    for (int r = 0; r < kRows; ++r) sums[r] += HalfOf(raw[r].d[0]) * unit * SignedFloat(sum[r].Value());
   }
 };
 
@@ -201,7 +204,7 @@ struct PieceDots<DType::kQ4_K> {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const uint32_t pair = ScalesOfPair(raw[r].head, piece % 4);
-        scaled[r] += UnsignedByte(pair, group) * (unit * static_cast<float>(sum[r].Value()));
+        scaled[r] += UnsignedByte(pair, group) * (unit * SignedFloat(sum[r].Value()));
         offset[r] += UnsignedByte(pair, 2 + group) * facts.sum;
       }
     }
@@ -237,7 +240,7 @@ struct PieceDots<DType::kQ6_K> {
       const int group = piece / 2 * 4 + run;
       const Sixteen sixteen = x.Get(group, half);
       const GroupFacts facts = x.Facts(group);
-      const int32_t excess = -32 * (half == 0 ? facts.sums[0] : facts.sums[1]);
+      const uint32_t excess = 32 * (half == 0 ? facts.sums[0] : facts.sums[1]);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         uint32_t codes[4];
@@ -247,12 +250,12 @@ struct PieceDots<DType::kQ6_K> {
           const uint32_t twos = run < 2 ? raw[r].high[i] << (4 - 2 * run) : raw[r].high[i] >> (2 * run - 4);
           codes[i] = nibbles | (twos & 0x30303030u);
         }
-        ByteSum sum{0, excess};
+        ByteSum sum;
         sum.template Add<false>(codes, sixteen);
         // Byte 2 run + half of eight.
         const uint32_t scales = BytePermute(raw[r].scales[0], raw[r].scales[1], half == 0 ? 0x6420 : 0x7531);
         const float scale = static_cast<float>(static_cast<int8_t>(scales >> (8 * run)));
-        scaled[r] += scale * (facts.unit * static_cast<float>(sum.Value()));
+        scaled[r] += scale * (facts.unit * SignedFloat(sum.Value() - excess));
       }
     }
 #pragma unroll
