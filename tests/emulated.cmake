@@ -89,7 +89,8 @@ if(SHIFTRT_HAVE_CUDA AND Python3_FOUND)
   add_test(NAME MachineCode.LoadsComeBeforeTheMultiplyAdds
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/machine_code.py ${CMAKE_CUDA_COMPILER} ${decoding})
   set_tests_properties(MachineCode.LoadsComeBeforeTheMultiplyAdds PROPERTIES SKIP_RETURN_CODE 77 LABELS static)
-  list(FILTER decoding INCLUDE REGEX "/matvec\\.cu$")
+  set(decoding ${SHIFTRT_CUDA_KERNELS})
+  list(FILTER decoding INCLUDE REGEX "/matvec(_blocks)?\\.cu$")
   add_test(NAME Ptxas.AsManyBlocksOfAProductFitAsItsGridHas
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/residency.py ${CMAKE_CUDA_COMPILER} ${decoding})
   set_tests_properties(Ptxas.AsManyBlocksOfAProductFitAsItsGridHas PROPERTIES LABELS static)

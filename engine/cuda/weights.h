@@ -63,8 +63,8 @@ struct DeviceBlock {
 class DeviceWeights {
  public:
   // Throws Error for a model the kernels do not take: matrices of several types that are not quantised, or of another
-  // than bfloat16 beside quantised ones; sizes that are no multiples of 8, a
-  // head dimension other than 64, 80, 96, 128 or 256.
+  // than bfloat16 beside quantised ones; sizes that are no multiples of 8; a head dimension other than 64, 80, 96, 128
+  // or 256.
   DeviceWeights(const Weights& weights, int gpu);
 
   // A half of a block of `weights`, which are those this was made of.

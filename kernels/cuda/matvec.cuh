@@ -93,6 +93,8 @@ struct MatVecKernel {
   static SHIFTRT_DEVICE float Prepare(const Args& args, const SharedVector& vector, SharedArena& arena) {
     constexpr int kRun = SharedVector::kRun;
     float squares = 0;
+    // Two passes load together what they read.
+#pragma unroll 2
     for (int i = kRun * Thread(); i - i % SharedVector::kSpan < args.cols; i += kRun * kThreads) {
       float x[kRun] = {};
 #pragma unroll

@@ -24,8 +24,8 @@ struct Sixteen {
 };
 struct GroupFacts {
   float unit;        // the largest absolute value of the group divided by 32767
-  float sum;         // of the group's elements as rounded
-  uint32_t sums[2];  // of the integers of each half, modulo 2^32
+  float sum;         // the sum of the rounded elements
+  uint32_t sums[2];  // the sums of the integers of each half, modulo 2^32
 };
 
 SHIFTRT_DEVICE float SignedFloat(uint32_t integer) { return static_cast<float>(static_cast<int32_t>(integer)); }
@@ -41,7 +41,7 @@ struct RoundedVector {
   Shared<uint32_t> words;
   int groups;
 
-  // What a block has room for beside the sums of a norm.
+  // More columns do not fit into the shared memory of a block, which a norm needs, too.
   static constexpr int kMostColumns = (kMaxSharedBytes - 256) / (kArrays * 16 * kSpan / kGroupColumns) * kSpan;
   static constexpr int Words(int cols) { return kArrays * 4 * Groups(cols); }
   static constexpr int Groups(int cols) { return (cols + kSpan - 1) / kSpan * (kSpan / kGroupColumns); }
@@ -118,7 +118,7 @@ SHIFTRT_DEVICE void NibblesInPlace(const uint32_t (&words)[4], int upper, uint32
   for (int i = 0; i < 4; ++i) codes[i] = words[i] & (upper == 0 ? 0x0f0f0f0fu : 0xf0f0f0f0u);
 }
 
-// How a lane multiplies a piece of kColumns columns of some rows with x. All sums of a group are integers, exact in 32
+// A lane multiplies a piece of kColumns columns of some rows with x. All sums of a group are integers, exact in 32
 // bits. The scales of the format and the unit of the group are applied to them. Load() reads a piece of one row, and
 // Add() multiplies it. A lane has kUnderWay pieces loaded before it multiplies: about 128 bytes.
 template <DType kType>
@@ -346,7 +346,7 @@ struct MatVecWeights<Quantised> {
   using SharedVector = RoundedVector;
   static constexpr bool kAlwaysShared = true;
   StoredPart parts[3];
-  int cols;  // of the parts; a product may take fewer
+  int cols;  // the columns of the parts, of which a product may take fewer
 
   static constexpr int LeastBlocks(bool) { return kBlockMatVecBlocks; }
   // Rows of different formats, a gate and an up projection or neighbours, are each taken kRows times.

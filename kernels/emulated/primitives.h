@@ -311,7 +311,7 @@ int32_t DotBytes(uint32_t a, uint32_t b, int32_t sum) {
     const auto unsigned_byte = static_cast<int32_t>(word >> (8 * i) & 255);
     return is_signed && unsigned_byte > 127 ? unsigned_byte - 256 : unsigned_byte;
   };
-  auto out = static_cast<uint32_t>(sum);  // which may overflow
+  auto out = static_cast<uint32_t>(sum);  // the sum may overflow
   for (int i = 0; i < 4; ++i) out += static_cast<uint32_t>(byte(a, i, kSignedA) * byte(b, i, kSignedB));
   return static_cast<int32_t>(out);
 }
