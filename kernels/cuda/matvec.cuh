@@ -109,6 +109,8 @@ struct MatVecKernel {
     SyncThreads();
     return 1;
   }
+
+  // Eight elements of x, times the weight of the norm. Their squares are added to `squares`.
   static SHIFTRT_DEVICE void LoadEight(const Args& args, int at, float* to, float& squares) {
     float x[8];
     Load8(args.x + at, x);

@@ -394,6 +394,8 @@ MatVecWeights<Quantised> WeightsFrom(const MatVecProblem& problem, int64_t begin
       Require(TakesBlocks(part.array.dtype) || part.array.dtype == DType::kBFloat16, kOperation,
               "Q4_0, Q8_0, Q4_K, Q6_K or bfloat16, not blocks of bytes",
               static_cast<int64_t>(SizeOf(part.array.dtype)));
+      Require(problem.cols % LayoutOf(part.array.dtype).elements == 0, kOperation, "columns that are whole blocks",
+              problem.cols);
       w.parts[i] = Stored(part, problem.cols, begin);
       rows += static_cast<int>(part.rows);
     }

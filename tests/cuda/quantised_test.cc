@@ -207,8 +207,10 @@ TEST_F(BlockMatVecOnGpu, RefusesWhatItCannotTake) {
   MatVecProblem problem{.w = Joined({there.part()}), .rows = 5, .cols = 32, .x = y.data(), .y = y.data()};
   EXPECT_THROW(MatVec(stream_, problem, 1), std::runtime_error);
   problem.rows = 4;
-  problem.w.parts[0].array.dtype = DType::kQ5_K;
-  EXPECT_THROW(MatVec(stream_, problem, 1), std::runtime_error);
+  for (const DType type : {DType::kQ5_K, DType::kQ4_K}) {  // no kernel; 32 columns are no block
+    problem.w.parts[0].array.dtype = type;
+    EXPECT_THROW(MatVec(stream_, problem, 1), std::runtime_error);
+  }
 }
 
 class QuantisedOnGpu : public CudaTest {};
