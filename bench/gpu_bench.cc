@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/gated_product.h"
 #include "kernels/cuda/gram.h"
 #include "kernels/cuda/lra.h"
@@ -353,6 +355,44 @@ void BenchDecode(KernelBench& bench) {
   }
 }
 
+// One token, few tokens, and the conversion for more, of the gate and up projections in each format that kernels read.
+void BenchQuantised(KernelBench& bench) {
+  const Stream stream = bench.stream;
+  constexpr int64_t kRows = 2 * kIntermediate;
+  const auto x = RandomOnDevice<float>(stream, kHidden), weight = RandomOnDevice<float>(stream, kHidden);
+  const auto few = RandomOnDevice<BFloat16>(stream, gpu::kFewTokens * kHidden);
+  const DeviceBuffer<float> y(stream, gpu::kFewTokens * kRows, kBench);
+  const DeviceBuffer<BFloat16> expanded(stream, kRows * kHidden, kBench);
+  for (const DType type : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0, DType::kQ4_0}) {
+    const int64_t bytes = BytesOf(type, kRows * kHidden);
+    // Random bfloat16 numbers as blocks: no bit pattern takes longer than another.
+    Pieces<BFloat16> blocks(stream, (bytes + 15) / 16 * 8);
+    const auto next = [&] { return gpu::WeightPart{{blocks.Next().data, type}, kRows, 0, kRows}; };
+    const auto time = [&](const char* room, const char* what, double moved, double flops, const auto& launch) {
+      bench.Time(room, (std::string(Name(type)) + ", " + what).c_str(), moved, flops, launch);
+    };
+    time("matvec_blocks", "norm, gate, up and SwiGLU", static_cast<double>(bytes), 0, [&] {
+      gpu::WeightRows w;
+      w.parts[w.count++] = next();
+      gpu::MatVecGated(
+          stream, Activation::kSilu,
+          {.w = w, .rows = kRows, .cols = kHidden, .x = x.data(), .norm_weight = weight.data(), .y = y.data()},
+          bench.multiprocessors);
+    });
+    for (const int64_t tokens : {4, 16}) {
+      const double outputs = 4.0 * static_cast<double>(tokens * kRows);
+      time("quantised", tokens == 4 ? "gate and up, 4 tokens" : "gate and up, 16 tokens",
+           static_cast<double>(bytes) + outputs, 2.0 * static_cast<double>(tokens * kRows * kHidden), [&] {
+             gpu::MultiplyFew(
+                 stream, {.x = few.data(), .w = next(), .y = {y.data(), DType::kFloat32}, .m = tokens, .k = kHidden},
+                 bench.multiprocessors);
+           });
+    }
+    time("quantised", "gate and up to bfloat16", static_cast<double>(bytes) + 2.0 * kRows * kHidden, 0,
+         [&] { gpu::ExpandRows(stream, next(), kHidden, Array(expanded)); });
+  }
+}
+
 void BenchGram(KernelBench& bench) {
   const Stream stream = bench.stream;
   constexpr int64_t kRows = 2048, kSide = kHidden + 1;
@@ -381,8 +421,13 @@ double MeasureGpuProductPeak(const Context& context, DType type) {
 
 const std::vector<GpuKernelGroup>& GpuKernelGroups() {
   static const std::vector<GpuKernelGroup> groups = {
-      {"elementwise kernels", &BenchElementwise}, {"sampling", &BenchSampling}, {"attention", &BenchAttention},
-      {"gate and up projections", &BenchGates},   {"decoding", &BenchDecode},   {"ridge sums", &BenchGram},
+      {"elementwise kernels", &BenchElementwise},
+      {"sampling", &BenchSampling},
+      {"attention", &BenchAttention},
+      {"gate and up projections", &BenchGates},
+      {"decoding", &BenchDecode},
+      {"quantised weights", &BenchQuantised},
+      {"ridge sums", &BenchGram},
   };
   return groups;
 }

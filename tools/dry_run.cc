@@ -32,9 +32,8 @@ using Json = nlohmann::json;
 // Tokens of WikiText-2's test text with the tokenizer of Llama 2: what is assumed of a text that is not read.
 constexpr int64_t kTextTokens = 341469;
 
-ModelShapes OpenShapes(const DryRun& run, bool gpu) {
-  WeightType dtype = run.common.Loading().dtype;
-  if (gpu && dtype == WeightType::kAsStored) dtype = WeightType::kExpanded;
+ModelShapes OpenShapes(const DryRun& run) {
+  const WeightType dtype = run.common.Loading().dtype;
   if (!run.options.config.empty()) return ShapesOfConfig(run.options.config, dtype);
   const std::filesystem::path model = ResolveModel(run.common.model);
   if (std::filesystem::exists(model / kAdaptedFile) || IsHfLra(model))
@@ -384,7 +383,7 @@ void DryRunOptions::AddTo(CLI::App& app) {
 void PrintDryRun(const DryRun& run) {
   const bool here = run.options.hardware == "here";
   Hardware hardware = here ? Hardware() : FindHardware(run.options.hardware);
-  const ModelShapes shapes = OpenShapes(run, hardware.gpu);
+  const ModelShapes shapes = OpenShapes(run);
   const MainJob job = JobOf(run, shapes.weights, MachineOf(run, here ? nullptr : &hardware, *shapes.weights));
   JobOutline outline = OutlineOf(job);
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());

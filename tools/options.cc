@@ -137,10 +137,8 @@ WeightType WeightTypeOf(const std::string& dtype) {
 }
 
 OpenSettings Opening(const CommonOptions& options) {
-  // Quantised weights stay so on a CPU, whose products read them.
-  const std::string_view device = options.device;
-  const bool gpu = device != "auto" ? device != "cpu" : !ChooseGpus("auto", *options.processes).empty();
-  const bool expand = options.dtype == "auto" && (options.expand || gpu);
+  // Quantised weights stay so, because products read them.
+  const bool expand = options.dtype == "auto" && options.expand;
   return {.weights = expand ? WeightType::kExpanded : WeightTypeOf(options.dtype),
           .check_finite = options.check_finite,
           .merge_lora = options.merge_lora,

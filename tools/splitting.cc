@@ -42,7 +42,7 @@ int64_t FreeMemorySplit(const CommonOptions& options, Processes& processes) {
     memory.push_back({where, in.Get<int64_t>()});
   }
   const DepthPlan all = DepthPlan::Original(weights.config.layers);
-  return ChooseSplit({weights.config, all, weights.embedding.dtype, mapped}, memory);
+  return ChooseSplit({weights.config, all, ExpandedType(weights.embedding.dtype), mapped}, memory);
 }
 
 }  // namespace

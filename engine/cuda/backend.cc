@@ -22,7 +22,6 @@ namespace shiftrt {
 
 namespace {
 
-using gpu::ConstDeviceArray;
 using gpu::DeviceArray;
 using gpu::DeviceBuffer;
 
@@ -176,8 +175,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
     const std::vector<int32_t> narrow(scored.which->begin(), scored.which->end());
     which = DeviceBuffer<int32_t>(s_.stream(), std::span<const int32_t>(narrow), kActivations);
   }
-  const ConstDeviceArray head = s_.HeadWeights();
-  const auto* const head_bytes = static_cast<const std::byte*>(head.data);
+  const gpu::WeightRows& head = s_.HeadWeights();
   for (int64_t first = 0; first < count; first += kGpuScoredRows) {
     const int64_t m = std::min(kGpuScoredRows, count - first);
     // Nothing is pending, so the norm leaves the rows as they are.
@@ -193,8 +191,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
     for (int64_t v = 0; v < vocab; v += kGpuVocabChunk) {
       const int64_t n = std::min(kGpuVocabChunk, vocab - v);
       const DeviceArray logits = s_.Get(CudaArray::kLogits, m * n, DType::kFloat32);
-      const ConstDeviceArray w(head_bytes + v * s_.hidden() * static_cast<int64_t>(SizeOf(s_.dtype())), s_.dtype());
-      s_.products().MatMul({.x = x, .w = w, .y = logits, .m = m, .n = n, .k = s_.hidden()});
+      s_.MatMul({.x = x, .y = logits, .m = m, .n = n, .k = s_.hidden()}, head.Rows(v, n, s_.hidden()));
       if (s_.spec().logit_cap > 0)
         gpu::SoftCapRows(s_.stream(), s_.spec().logit_cap, {static_cast<float*>(logits.data), m, n});
       gpu::UpdateScores(s_.stream(), {static_cast<const float*>(logits.data), m, n, v, vocab}, wanted.data() + first,

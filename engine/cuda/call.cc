@@ -99,8 +99,11 @@ bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::
 }
 
 void CudaCall::Embed(MatrixView<float> h) const {
-  gpu::GatherRows(stream(), step_.tokens, {device_->embedding(), config().vocab, hidden()}, h,
-                  weights_->EmbeddingScale());
+  const gpu::WeightRows& table = device_->embedding();
+  if (table.quantised())
+    return gpu::ExpandRows(stream(), table.parts[0], hidden(), {h.data, DType::kFloat32}, step_.tokens, h.rows,
+                           weights_->EmbeddingScale());
+  gpu::GatherRows(stream(), step_.tokens, {table.plain, config().vocab, hidden()}, h, weights_->EmbeddingScale());
 }
 
 gpu::AttentionShape CudaCall::ShapeOf(int64_t layer) const {

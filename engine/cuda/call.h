@@ -56,10 +56,11 @@ class CudaCall {
   float eps() const { return static_cast<float>(config().rms_eps); }
   const std::shared_ptr<DeviceWeights>& device() const { return device_; }
   gpu::Stream stream() const { return device_->stream(); }
-  // The type of the weights, of cached keys and values, and of what products of many rows read.
+  // The type of the weights that are not quantised, of cached keys and values, and of what products of many rows read.
   DType dtype() const { return device_->dtype(); }
   int cores() const { return device_->info().multiprocessors; }
   gpu::Products& products() { return device_->products(); }
+  void MatMul(const gpu::MatMulProblem& problem, const gpu::WeightRows& w) const { device_->MatMul(problem, w); }
   const std::shared_ptr<const StreamRows>& rows() const { return device_->rows(); }
 
   // Copies what the launches of `call` read to the device, in one copy. Throws Error for a token outside the

@@ -42,12 +42,8 @@ void ManyTokens::Attend(const BlockStage& block, int64_t slot) {
   const int64_t count = s_.step().count, q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
   const DeviceArray qkv = s_.Get(CudaArray::kQkv, count * qkv_dim, s_.dtype());
   const DeviceArray q = s_.Get(CudaArray::kQueries, count * q_dim, s_.dtype());
-  s_.products().MatMul({.x = InputOf(block, Halves::kAttention),
-                        .w = {w.qkv.data(), s_.dtype()},
-                        .y = qkv,
-                        .m = count,
-                        .n = qkv_dim,
-                        .k = s_.hidden()});
+  s_.MatMul({.x = InputOf(block, Halves::kAttention), .y = qkv, .m = count, .n = qkv_dim, .k = s_.hidden()},
+            w.qkv.rows);
   s_.Rotate(block.layer, w, qkv, q, kv);
   JoinBranches(kv);
   s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, s_.Get(CudaArray::kAttended, count * q_dim, s_.dtype())});
@@ -65,13 +61,13 @@ void ManyTokens::JoinBranches(const KeysValues& kv) {
 
 void ManyTokens::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
-  const ConstDeviceArray x = InputOf(block, Halves::kMlp), weights{w.gate_up.data(), s_.dtype()};
+  const ConstDeviceArray x = InputOf(block, Halves::kMlp);
   const int64_t count = s_.step().count, inter = s_.config().intermediate;
   const DeviceArray activation = s_.Get(CudaArray::kActivation, count * inter, s_.dtype());
-  if (s_.gates_at_once()) {
+  if (s_.gates_at_once() && !w.gate_up.rows.quantised()) {
     return gpu::MultiplyGated(s_.stream(), s_.spec().activation,
                               {.x = x,
-                               .gate_up = weights,
+                               .gate_up = w.gate_up.rows.plain,
                                .bias = w.gate_up_bias.data(),
                                .tokens = count,
                                .hidden = s_.hidden(),
@@ -82,12 +78,12 @@ void ManyTokens::Gate(const BlockStage& block) {
   const float* const bias = w.gate_up_bias.data();
   const gpu::DeviceRows out(activation, count, inter);
   if (!s_.spec().gated) {
-    s_.products().MatMul({.x = x, .w = weights, .y = activation, .m = count, .n = inter, .k = s_.hidden()});
+    s_.MatMul({.x = x, .y = activation, .m = count, .n = inter, .k = s_.hidden()}, w.gate_up.rows);
     return gpu::GateRows(s_.stream(), s_.spec().activation, {.gate = {activation, count, inter}, .gate_bias = bias},
                          out);
   }
   const DeviceArray gate_up = s_.Get(CudaArray::kGateUp, count * 2 * inter, s_.dtype());
-  s_.products().MatMul({.x = x, .w = weights, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden()});
+  s_.MatMul({.x = x, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden()}, w.gate_up.rows);
   const DeviceArray up{static_cast<std::byte*>(gate_up.data) + inter * static_cast<int64_t>(SizeOf(s_.dtype())),
                        s_.dtype()};
   gpu::GateRows(s_.stream(), s_.spec().activation,
@@ -105,13 +101,13 @@ void ManyTokens::Finish(const BlockStage& block, Halves half) {
   const int64_t inputs = mlp ? s_.config().intermediate : s_.config().query_dim();
   const MatrixView<float> h = WithPending();  // in the MLP of a parallel block the attention's is still pending
   float* const to = at_once ? h.data : s_.Hidden(mlp ? CudaArray::kMlpUpdate : CudaArray::kAttentionUpdate).data;
-  s_.products().MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs, s_.dtype()),
-                        .w = {w.last.data(), s_.dtype()},
-                        .y = {to, DType::kFloat32},
-                        .m = h.rows,
-                        .n = s_.hidden(),
-                        .k = inputs,
-                        .accumulate = at_once});
+  s_.MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs, s_.dtype()),
+             .y = {to, DType::kFloat32},
+             .m = h.rows,
+             .n = s_.hidden(),
+             .k = inputs,
+             .accumulate = at_once},
+            w.last.rows);
   if (!plain) return s_.AddNormed(h, to, w);
   pending_ = {at_once ? nullptr : to, w.last_bias.data()};
 }

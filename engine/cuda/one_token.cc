@@ -44,7 +44,7 @@ void OneToken::Attend(const BlockStage& block, int64_t slot) {
   const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
   const DeviceArray q = s_.Get(CudaArray::kQueries, q_dim, DType::kFloat32);
   gpu::MatVecProblem product = of_attention_;
-  product.w = {w.qkv.data(), s_.dtype()};
+  product.w = w.qkv.rows;
   product.rows = qkv_dim;
   if (w.q_norm.size() == 0) {
     const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
@@ -73,7 +73,7 @@ void OneToken::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
   const int64_t inter = s_.config().intermediate;
   gpu::MatVecProblem product = of_mlp_;
-  product.w = {w.gate_up.data(), s_.dtype()};
+  product.w = w.gate_up.rows;
   product.rows = s_.spec().gated ? 2 * inter : inter;
   product.bias = w.gate_up_bias.data();
   product.y = s_.Floats(CudaArray::kActivation, inter);
@@ -87,7 +87,7 @@ void OneToken::Finish(const BlockStage& block, Halves half) {
   const DeviceHalf& w = s_.HalfOf(block, half);
   const bool mlp = half == Halves::kMlp;
   const int64_t inputs = mlp ? s_.config().intermediate : s_.config().query_dim();
-  gpu::MatVecProblem product{.w = {w.last.data(), s_.dtype()},
+  gpu::MatVecProblem product{.w = w.last.rows,
                              .rows = s_.hidden(),
                              .cols = inputs,
                              .x = s_.Floats(mlp ? CudaArray::kActivation : CudaArray::kAttended, inputs)};

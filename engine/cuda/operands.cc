@@ -16,8 +16,8 @@ DeviceOperands::DeviceOperands(std::shared_ptr<const Weights> weights, std::shar
     ForEachTensor(weights_->blocks[layer], [&](const BlockTensor& row, const TensorView& tensor) {
       homes_[tensor.data] = {static_cast<int64_t>(layer), row.half, row.kind == BlockTensor::Kind::kNorm};
     });
-  Place(weights_->embedding, device_->embedding());
-  Place(weights_->head, device_->head());
+  Place(weights_->embedding, device_->embedding().parts[0].array);
+  Place(weights_->head, device_->head().parts[0].array);
   Place(weights_->final_norm, {device_->final_norm().weight.data(), DType::kFloat32});
   Place(weights_->final_norm_bias, {device_->final_norm().bias.data(), DType::kFloat32});
 }
@@ -31,10 +31,10 @@ void DeviceOperands::PlaceAttention(int64_t layer) {
   const BlockWeights& block = weights_->blocks[layer];
   const DeviceAttention& half = device_->Attention(*weights_, layer);
   const int64_t q_dim = weights_->config.query_dim(), kv_dim = weights_->config.kv_dim();
-  Place(block.q, {half.qkv.data(), device_->dtype()});
-  Place(block.k, {half.qkv.data() + block.q.bytes(), device_->dtype()});
-  Place(block.v, {half.qkv.data() + block.q.bytes() + block.k.bytes(), device_->dtype()});
-  Place(block.o, {half.last.data(), device_->dtype()});
+  Place(block.q, half.qkv.rows.parts[0].array);
+  Place(block.k, half.qkv.rows.parts[1].array);
+  Place(block.v, half.qkv.rows.parts[2].array);
+  Place(block.o, half.last.rows.parts[0].array);
   const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
   for (const TensorView* norm : {&block.input_norm, &block.shared_norm}) place(*norm, half.norm.weight.data());
   for (const TensorView* bias : {&block.input_norm_bias, &block.shared_norm_bias}) place(*bias, half.norm.bias.data());
@@ -50,10 +50,10 @@ void DeviceOperands::PlaceAttention(int64_t layer) {
 void DeviceOperands::PlaceMlp(int64_t layer) {
   const BlockWeights& block = weights_->blocks[layer];
   const DeviceMlp& half = device_->Mlp(*weights_, layer);
-  Place(block.gate, {half.gate_up.data(), device_->dtype()});
   const bool gated = weights_->config.block.gated;
-  Place(block.up, {half.gate_up.data() + (gated ? block.gate.bytes() : 0), device_->dtype()});
-  Place(block.down, {half.last.data(), device_->dtype()});
+  Place(block.gate, half.gate_up.rows.parts[0].array);
+  Place(block.up, half.gate_up.rows.parts[gated ? 1 : 0].array);
+  Place(block.down, half.last.rows.parts[0].array);
   const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
   place(block.post_norm, half.norm.weight.data());
   place(block.post_norm_bias, half.norm.bias.data());
@@ -74,6 +74,11 @@ void DeviceOperands::Upload(const TensorView& tensor) {
     return;
   }
   const bool matrix = tensor.shape.size() == 2 && tensor.rows() > 1;
+  if (matrix && IsQuantised(tensor.dtype)) {
+    device_->CheckType("a tensor of the plan", tensor.dtype);
+    own_quantised_.push_back(device_->UploadMatrix(tensor));
+    return Place(tensor, own_quantised_.back().rows.parts[0].array);
+  }
   Check(!matrix || tensor.dtype == device_->dtype() || tensor.dtype == DType::kFloat32,
         "a tensor of the plan is {}, the model {}: on the GPU all matrices have one type, or are float32",
         Name(tensor.dtype), Name(device_->dtype()));

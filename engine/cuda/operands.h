@@ -22,8 +22,9 @@ class DeviceOperands {
  public:
   DeviceOperands(std::shared_ptr<const Weights> weights, std::shared_ptr<DeviceWeights> device);
 
-  // A stored matrix, dense, in its own type. The first use of a half of a block uploads it. Throws Error for a matrix
-  // that is neither of the model's type nor float32.
+  // A stored matrix: dense and in its own type, or all the planes of a quantised one (kernels/cuda/blocks.h). The first
+  // use of a half of a block uploads it. Throws Error for a matrix that is neither of the model's type nor float32, nor
+  // quantised in a model of bfloat16.
   gpu::ConstDeviceArray Matrix(const TensorView& stored);
   // Null for an operand that is empty.
   DeviceVector Vector(const Operand& operand);
@@ -47,6 +48,7 @@ class DeviceOperands {
   std::map<const void*, Home> homes_;                    // by the data of the model's tensors
   std::map<const void*, gpu::ConstDeviceArray> placed_;  // by the data on the host
   std::vector<gpu::DeviceBuffer<std::byte>> own_;        // tensors of plans
+  std::vector<DeviceWeight> own_quantised_;
 };
 
 }  // namespace shiftrt

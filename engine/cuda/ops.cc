@@ -27,14 +27,17 @@ using gpu::DeviceBuffer;
 constexpr int64_t kLossRows = 2048, kLossColumns = 8192;
 constexpr int64_t kAligned = 8;  // 16-bit rows that the tensor cores take start at multiples of 16 bytes
 
-// An operand of a product.
+// An operand of a product. Quantised weights are expanded just before a product, only the rows that it reads.
 struct Side {
   ConstDeviceArray array;
   int64_t stride = 0;
+  int64_t quantised_rows = 0, first = 0;  // the rows of the whole quantised matrix, and the first that is meant
 
-  ConstDeviceArray Row(int64_t row) const {
-    return {static_cast<const std::byte*>(array.data) + row * stride * static_cast<int64_t>(SizeOf(array.dtype)),
-            array.dtype};
+  Side From(int64_t row) const {
+    if (quantised_rows > 0) return {array, stride, quantised_rows, first + row};
+    return {{static_cast<const std::byte*>(array.data) + row * stride * static_cast<int64_t>(SizeOf(array.dtype)),
+             array.dtype},
+            stride};
   }
 };
 
@@ -176,6 +179,7 @@ class CudaOps : public Ops {
   Side Take(const Operand& w, bool narrow) {
     if (w.is_trained()) return Take(w.trained(), narrow);
     const ConstDeviceArray stored = operands_.Matrix(w.stored());
+    if (gpu::TakesBlocks(stored.dtype)) return {stored, w.stored().cols(), w.stored().rows()};
     if (stored.dtype != DType::kFloat32) return {stored, w.stored().cols()};
     const auto* const floats = static_cast<const float*>(stored.data);
     return Take(MatrixView<const float>(floats, w.stored().rows(), w.stored().cols()), narrow);
@@ -189,6 +193,10 @@ class CudaOps : public Ops {
   void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, MatrixView<float> y) {
     problem.x = x.array;
     problem.w = w.array;
+    if (w.quantised_rows > 0) {
+      const int64_t read = problem.w_transposed ? problem.k : problem.n;
+      problem.w = call_.device()->Expanded({w.array, w.quantised_rows, w.first, read}, w.stride);
+    }
     problem.x_stride = x.stride;
     problem.w_stride = w.stride;
     problem.y = {y.data, DType::kFloat32};
@@ -367,7 +375,8 @@ struct CudaOps::LossPass {
         rows(rows),
         vocab(ops.config_.vocab),
         narrow(ops.Narrows({ops.config_.hidden})),
-        teacher_w({ops.call_.device()->head(), ops.config_.hidden}) {
+        teacher_w({ops.call_.device()->head().parts[0].array, ops.config_.hidden}) {
+    if (gpu::TakesBlocks(teacher_w.array.dtype)) teacher_w.quantised_rows = vocab;
     for (const int32_t target : rows.targets)
       Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
     targets = ops.Upload(rows.targets, ops.targets_);
@@ -390,7 +399,7 @@ struct CudaOps::LossPass {
   const float* Logits(const Side& x, const Side& w, int64_t from, Scratch& scratch) const {
     const int64_t cols = Columns(from);
     const MatrixView<float> logits(scratch.Floats(ops.stream_, count * cols), count, cols);
-    ops.Multiply({.m = count, .n = cols, .k = ops.config_.hidden}, x, {w.Row(from), w.stride}, logits);
+    ops.Multiply({.m = count, .n = cols, .k = ops.config_.hidden}, x, w.From(from), logits);
     return logits.data;
   }
   gpu::LossChunk Chunk(int64_t from) const {
@@ -437,7 +446,7 @@ void CudaOps::HeadLossGradient(const HeadRows& rows, std::span<const float> scal
       gpu::LossGradient(stream_, pass.Chunk(from), pass.Terms(), pass.states, dlogits, stride);
       const Side d{dlogits, stride};
       Multiply({.m = pass.count, .n = config_.hidden, .k = cols, .accumulate = from > 0, .w_transposed = true}, d,
-               {pass.w.Row(from), pass.w.stride}, dx.Rows(first, pass.count));
+               pass.w.From(from), dx.Rows(first, pass.count));
       if (dw.empty()) continue;
       Multiply({.m = cols,
                 .n = config_.hidden,
@@ -489,6 +498,8 @@ double CudaOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float
     values = {w.trained().on_gpu().data, DType::kFloat32};
   } else {
     values = operands_.Matrix(w.stored());
+    if (gpu::TakesBlocks(values.dtype))
+      values = call_.device()->Expanded({values, w.stored().rows(), 0, w.stored().rows()}, w.stored().cols());
   }
   return SumOf([&](double* scratch, double* sum) {
     gpu::SumAbsoluteProducts(stream_, values, offset, gradient.on_gpu(), scratch, sum);

@@ -65,8 +65,8 @@ class CudaState : public CudaCall {
   }
   const DeviceLra& AdapterOf(const AdapterStage& stage);
   // The plan's head, (vocab, hidden), and final norm.
-  gpu::ConstDeviceArray HeadWeights() const {
-    return output_.head.size() > 0 ? gpu::ConstDeviceArray(output_.head.data(), dtype()) : device()->head();
+  const gpu::WeightRows& HeadWeights() const {
+    return output_.head.memory.size() > 0 ? output_.head.rows : device()->head();
   }
   gpu::Norm FinalNorm() const {
     return NormOf(output_.final_norm.weight.size() > 0 ? output_.final_norm : device()->final_norm());

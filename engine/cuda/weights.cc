@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "kernels/widen.h"
 #include "models/block_tensors.h"
 #include "models/split.h"
+#include "runtime/block_types.h"
 #include "runtime/check.h"
 #include "runtime/device_copies.h"
 
@@ -13,11 +16,13 @@ namespace shiftrt {
 
 namespace {
 
+using gpu::ConstDeviceArray;
 using gpu::DeviceBuffer;
 
 constexpr int64_t kHeadDims[] = {64, 80, 96, 128, 256};
 
-// The matrices' one type; throws where a kernel would have to refuse later.
+// The one type of matrices that are not quantised, bfloat16 if all are; throws where a kernel would have to refuse
+// later.
 DType CheckSupported(const Weights& weights) {
   const ModelConfig& config = weights.config;
   Check(std::find(std::begin(kHeadDims), std::end(kHeadDims), config.head_dim) != std::end(kHeadDims),
@@ -28,25 +33,83 @@ DType CheckSupported(const Weights& weights) {
         config.hidden, config.intermediate);
   Check(!config.block.layer_norm || !config.block.update_norms,
         "the GPU kernels have no LayerNorm of updates: use --device cpu");
-  const DType dtype = weights.embedding.dtype;
+  DType dtype = weights.embedding.dtype;
+  bool quantised = false;
+  weights.ForEach([&](const std::string&, const TensorView& tensor) {
+    if (tensor.shape.size() == 2) quantised |= IsQuantised(tensor.dtype);
+  });
+  if (quantised) dtype = DType::kBFloat16;
   weights.ForEach([&](const std::string& name, const TensorView& tensor) {
-    Check(tensor.shape.size() < 2 || tensor.dtype == dtype,
-          "{} is {}, the embedding {}: on the GPU all matrices have one type; choose it with --dtype", name,
+    if (tensor.shape.size() < 2 || tensor.dtype == dtype) return;
+    Check(quantised, "{} is {}, the embedding {}: on the GPU all matrices have one type; choose it with --dtype", name,
           Name(tensor.dtype), Name(dtype));
+    Check(IsQuantised(tensor.dtype),
+          "{} is {}, and others are quantised: on the GPU the others must be bfloat16; --dtype bfloat16 converts all",
+          name, Name(tensor.dtype));
   });
   return dtype;
 }
 
-// Matrices one below the other.
-DeviceBuffer<std::byte> Join(gpu::Stream stream, gpu::Uploader& uploader,
-                             std::initializer_list<const TensorView*> parts) {
-  int64_t bytes = 0, at = 0;
-  for (const TensorView* part : parts) bytes += part->bytes();
-  DeviceBuffer<std::byte> joined(stream, bytes, "the weights");
-  for (const TensorView* part : parts) {
-    uploader.Copy(joined.data() + at, part->data, part->bytes());
-    at += part->bytes();
+// The type that a matrix has on the device.
+DType TypeThere(const TensorView& matrix) {
+  return gpu::TakesBlocks(matrix.dtype) ? matrix.dtype : ExpandedType(matrix.dtype);
+}
+
+// Blocks to planes, through host memory for `kAtOnce` blocks.
+void CopyPlanes(gpu::Uploader& uploader, const TensorView& matrix, std::byte* to) {
+  constexpr int64_t kAtOnce = int64_t{1} << 16;
+  const int64_t block_bytes = LayoutOf(matrix.dtype).bytes, blocks = matrix.bytes() / block_bytes;
+  const auto* const from = static_cast<const std::byte*>(matrix.data);
+  std::vector<std::byte> gathered;
+  for (const gpu::BlockPlane& plane : gpu::PlanesOf(matrix.dtype)) {
+    for (int64_t first = 0; first < blocks && plane.bytes > 0; first += kAtOnce) {
+      const int64_t count = std::min(kAtOnce, blocks - first);
+      gathered.resize(count * plane.bytes);
+      gpu::GatherPlane(matrix.dtype, plane, from + first * block_bytes, count, gathered.data());
+      uploader.Copy(to + first * plane.bytes, gathered.data(), std::ssize(gathered));
+    }
+    to += blocks * plane.bytes;
   }
+}
+
+// Rows of a quantised type that the kernels do not read, in bfloat16.
+void CopyExpanded(gpu::Uploader& uploader, const TensorView& matrix, std::byte* to) {
+  const int64_t cols = matrix.cols(), row_bytes = BytesOf(matrix.dtype, cols);
+  std::vector<float> wide(cols);
+  std::vector<BFloat16> narrow(cols);
+  const int64_t bytes = cols * static_cast<int64_t>(sizeof(BFloat16));
+  for (int64_t row = 0; row < matrix.rows(); ++row) {
+    Widen(matrix.dtype, static_cast<const std::byte*>(matrix.data) + row * row_bytes, cols, wide.data());
+    std::transform(wide.begin(), wide.end(), narrow.begin(), [](float x) { return BFloat16(x); });
+    uploader.Copy(to + row * bytes, narrow.data(), bytes);
+  }
+}
+
+// Matrices one below the other. Those of planes begin where 16 bytes can be loaded.
+DeviceWeight Join(gpu::Stream stream, gpu::Uploader& uploader, std::initializer_list<const TensorView*> parts) {
+  constexpr int64_t kAlignment = 256;
+  const bool plain =
+      std::none_of(parts.begin(), parts.end(), [](const TensorView* part) { return IsQuantised(TypeThere(*part)); });
+  std::vector<int64_t> starts;
+  int64_t bytes = 0;
+  for (const TensorView* part : parts) {
+    starts.push_back(plain ? bytes : (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    bytes = starts.back() + BytesOf(TypeThere(*part), part->rows() * part->cols());
+  }
+  DeviceWeight joined{DeviceBuffer<std::byte>(stream, bytes, "the weights"), {}};
+  for (const TensorView* part : parts) {
+    const DType type = TypeThere(*part);
+    std::byte* const to = joined.memory.data() + starts[joined.rows.count];
+    if (IsQuantised(type)) {
+      CopyPlanes(uploader, *part, to);
+    } else if (IsQuantised(part->dtype)) {
+      CopyExpanded(uploader, *part, to);
+    } else {
+      uploader.Copy(to, part->data, part->bytes());
+    }
+    joined.rows.parts[joined.rows.count++] = {{to, type}, part->rows(), 0, part->rows()};
+  }
+  if (plain) joined.rows.plain = {joined.memory.data(), TypeThere(**parts.begin())};
   return joined;
 }
 
@@ -116,11 +179,10 @@ DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig
   return half;
 }
 
-void CheckType(const BlockStage& stage, Halves half, DType dtype) {
+void CheckTypes(const DeviceWeights& device, const BlockStage& stage, Halves half) {
   ForEachTensor(*stage.own, half, [&](const BlockTensor& row, const TensorView& tensor) {
-    Check(row.kind != BlockTensor::Kind::kMatrix || tensor.dtype == dtype,
-          "layer {}: {} is {}, the model {}: on the GPU all matrices have one type; choose it with --dtype",
-          stage.layer, row.name, Name(tensor.dtype), Name(dtype));
+    if (row.kind == BlockTensor::Kind::kMatrix)
+      device.CheckType(fmt::format("layer {}: {}", stage.layer, row.name), tensor.dtype);
   });
 }
 
@@ -159,13 +221,13 @@ const DeviceMlp& DeviceWeights::Mlp(const Weights& weights, int64_t layer) {
 }
 
 DeviceAttention DeviceWeights::UploadAttention(const ModelConfig& config, const BlockStage& stage) {
-  CheckType(stage, Halves::kAttention, dtype_);
+  CheckTypes(*this, stage, Halves::kAttention);
   const std::lock_guard lock(uploading_);
   return MakeAttention(stream(), uploader_, config, *stage.own);
 }
 
 DeviceMlp DeviceWeights::UploadMlp(const ModelConfig& config, const BlockStage& stage) {
-  CheckType(stage, Halves::kMlp, dtype_);
+  CheckTypes(*this, stage, Halves::kMlp);
   const std::lock_guard lock(uploading_);
   return MakeMlp(stream(), uploader_, config, *stage.own);
 }
@@ -179,12 +241,63 @@ DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan
   if (final_norm.data != weights.final_norm.data || final_norm_bias.data != weights.final_norm_bias.data || scale != 1)
     out.final_norm = NormWithBias(stream(), weights.config, final_norm, final_norm_bias, scale);
   if (head.data != weights.head.data) {
-    Check(head.dtype == dtype_,
-          "the plan's head is {}, the model {}: on the GPU all matrices have one type; choose it with --dtype",
-          Name(head.dtype), Name(dtype_));
+    CheckType("the plan's head", head.dtype);
     out.head = Join(stream(), uploader_, {&head});
   }
   return out;
+}
+
+DeviceWeight DeviceWeights::UploadMatrix(const TensorView& matrix) {
+  const std::lock_guard lock(uploading_);
+  return Join(stream(), uploader_, {&matrix});
+}
+
+void DeviceWeights::CheckType(const std::string& what, DType type) const {
+  Check(type == dtype_ || (IsQuantised(type) && dtype_ == DType::kBFloat16),
+        "{} is {}, the model {}: on the GPU all matrices have one type; choose it with --dtype", what, Name(type),
+        Name(dtype_));
+}
+
+ConstDeviceArray DeviceWeights::Expanded(const gpu::WeightPart& part, int64_t cols) {
+  const gpu::DeviceArray to = expanded_.Get(stream(), part.rows * cols, DType::kBFloat16);
+  gpu::ExpandRows(stream(), part, cols, to);
+  return to;
+}
+
+void DeviceWeights::MatMul(gpu::MatMulProblem problem, const gpu::WeightRows& w) {
+  if (!w.quantised()) {
+    problem.w = w.plain;
+    return products_.MatMul(problem);
+  }
+  const bool few = problem.m <= gpu::kFewTokens && problem.x.dtype == DType::kBFloat16 && !problem.x_transposed &&
+                   problem.x_stride == 0;
+  Check(!problem.w_transposed, "a product with the transpose of quantised parts");  // they would divide its depth
+  problem.y_stride = problem.YStride();
+  for (int i = 0; i < w.count; ++i) {
+    const gpu::WeightPart& part = w.parts[i];
+    problem.n = part.rows;
+    if (!gpu::TakesBlocks(part.array.dtype)) {
+      problem.w = {static_cast<const std::byte*>(part.array.data) +
+                       part.first * problem.k * static_cast<int64_t>(SizeOf(part.array.dtype)),
+                   part.array.dtype};
+      products_.MatMul(problem);
+    } else if (few) {
+      gpu::MultiplyFew(stream(),
+                       {.x = static_cast<const BFloat16*>(problem.x.data),
+                        .w = part,
+                        .y = problem.y,
+                        .m = problem.m,
+                        .k = problem.k,
+                        .accumulate = problem.accumulate,
+                        .y_stride = problem.y_stride},
+                       info_.multiprocessors);
+    } else {
+      problem.w = Expanded(part, problem.k);
+      products_.MatMul(problem);
+    }
+    problem.y.data =
+        static_cast<std::byte*>(problem.y.data) + part.rows * static_cast<int64_t>(SizeOf(problem.y.dtype));
+  }
 }
 
 std::shared_ptr<DeviceWeights> OnDevice(const Context& context, const std::shared_ptr<const Weights>& weights,

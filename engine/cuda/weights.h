@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model's weights in GPU memory: one copy per GPU, shared by every decoder there. Each half of a block is uploaded
-// when a plan first runs it. Of a part of a split model, embedding, norm and head are there if the part has them.
+// when a plan first runs it. Quantised matrices stay quantised if the kernels read their blocks
+// (kernels/cuda/blocks.h); others are expanded to bfloat16. Of a part of a split model, embedding, norm and head are
+// there if the part has them.
 #pragma once
 
 #include <map>
@@ -9,6 +11,8 @@
 #include <optional>
 
 #include "engine/cuda/rows.h"
+#include "engine/cuda/scratch.h"
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/matmul.h"
 #include "models/plan.h"
 #include "models/weights.h"
@@ -16,6 +20,12 @@
 #include "runtime/cuda/upload.h"
 
 namespace shiftrt {
+
+// A matrix, or matrices that meet the same input, one below the other.
+struct DeviceWeight {
+  gpu::DeviceBuffer<std::byte> memory;
+  gpu::WeightRows rows;  // all parts are named
+};
 
 // A norm as the kernels take it; a bias that the model lacks is null, and so are both if it lacks the norm.
 struct DeviceNorm {
@@ -26,21 +36,21 @@ struct DeviceNorm {
 // family's offset added to the norms; an absent one is null.
 struct DeviceHalf {
   DeviceNorm norm;
-  gpu::DeviceBuffer<std::byte> last;  // the projection that ends the half: o or down
+  DeviceWeight last;  // the projection that ends the half: o or down
   gpu::DeviceBuffer<float> last_bias, update_norm;
 };
 struct DeviceAttention : DeviceHalf {
-  gpu::DeviceBuffer<std::byte> qkv;
+  DeviceWeight qkv;
   gpu::DeviceBuffer<float> q_norm, k_norm, qkv_bias;
 };
 struct DeviceMlp : DeviceHalf {
-  gpu::DeviceBuffer<std::byte> gate_up;  // without gate, the up projection alone
+  DeviceWeight gate_up;  // without gate, the up projection alone
   gpu::DeviceBuffer<float> gate_up_bias;
 };
 // A final norm and a head of a plan's own; nothing where it has the model's. The final norm is multiplied by the scale
 // of the logits, and is there if that is not 1.
 struct DeviceOutput {
-  gpu::DeviceBuffer<std::byte> head;
+  DeviceWeight head;
   DeviceNorm final_norm;
 };
 struct DeviceBlock {
@@ -52,25 +62,37 @@ struct DeviceBlock {
 // handles. Several threads may have halves uploaded; only one at a time may launch work.
 class DeviceWeights {
  public:
-  // Throws Error for a model the kernels do not take: matrices of several types, sizes that are no multiples of 8, a
-  // head dimension other than 64, 80, 96, 128 or 256.
+  // Throws Error for a model the kernels do not take: matrices of several types that are not quantised, or of another
+  // than bfloat16 beside quantised ones; sizes that are no multiples of 8; a head dimension other than 64, 80, 96, 128
+  // or 256.
   DeviceWeights(const Weights& weights, int gpu);
 
   // A half of a block of `weights`, which are those this was made of.
   const DeviceAttention& Attention(const Weights& weights, int64_t layer);
   const DeviceMlp& Mlp(const Weights& weights, int64_t layer);
-  // Tensors that a plan gives a block of the same model. Throws Error where a matrix is not of dtype().
+  // Tensors that a plan gives a block of the same model. Throws Error where a matrix is not of dtype(), or quantised in
+  // a model of bfloat16.
   DeviceAttention UploadAttention(const ModelConfig& config, const BlockStage& stage);
   DeviceMlp UploadMlp(const ModelConfig& config, const BlockStage& stage);
   DeviceOutput UploadOutput(const Weights& weights, const DepthPlan& plan);
+  DeviceWeight UploadMatrix(const TensorView& matrix);
+  // Throws Error unless a matrix of this type can belong to this model; `what` says which matrix it is.
+  void CheckType(const std::string& what, DType type) const;
+
+  // y = x W' (+ y) as gpu::MatMulProblem says, but for its w. Up to gpu::kFewTokens rows of dense bfloat16 are
+  // multiplied with the blocks of quantised parts; for more, one part after the other is expanded. Quantised parts must
+  // not be transposed.
+  void MatMul(gpu::MatMulProblem problem, const gpu::WeightRows& w);
+  // Quantised rows in bfloat16, dense. Valid until the next call of this function or of MatMul().
+  gpu::ConstDeviceArray Expanded(const gpu::WeightPart& part, int64_t cols);
 
   const std::shared_ptr<const StreamRows>& rows() const { return rows_; }  // own the stream
   gpu::Stream stream() const { return rows_->stream(); }
   const gpu::DeviceInfo& info() const { return info_; }
   gpu::Products& products() { return products_; }
-  DType dtype() const { return dtype_; }  // the type of every matrix
-  gpu::ConstDeviceArray embedding() const { return {embedding_.data(), dtype_}; }
-  gpu::ConstDeviceArray head() const { return {head_.size() > 0 ? head_.data() : embedding_.data(), dtype_}; }
+  DType dtype() const { return dtype_; }  // the type of every matrix that is not quantised, and of activations
+  const gpu::WeightRows& embedding() const { return embedding_.rows; }
+  const gpu::WeightRows& head() const { return head_.memory.size() > 0 ? head_.rows : embedding_.rows; }
   const DeviceNorm& final_norm() const { return final_norm_; }
 
  private:
@@ -82,7 +104,8 @@ class DeviceWeights {
   gpu::Uploader uploader_{stream()};
   std::map<int64_t, DeviceBlock> blocks_;  // by layer
 
-  gpu::DeviceBuffer<std::byte> embedding_, head_;  // no head of its own where it is tied
+  DeviceWeight embedding_, head_;  // no head of its own where it is tied
+  Scratch expanded_;
   DeviceNorm final_norm_;
 };
 

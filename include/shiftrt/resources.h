@@ -40,7 +40,8 @@ struct Context;
 
 /// The type that the weights have in memory.
 enum class WeightType : uint8_t {
-  kAsStored,  ///< as in the files, which are mapped into memory and not copied. A GPU does not take quantised weights
+  kAsStored,  ///< as in the files, which are mapped into memory and not copied. A GPU converts quantised weights of
+              ///< some types to bfloat16 (docs/gpu.md)
   kExpanded,  ///< as in the files, and quantised weights converted to bfloat16
   kFloat32,   ///< converted to 32-bit floats
   kFloat16,   ///< converted to IEEE 16-bit floats

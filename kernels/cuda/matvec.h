@@ -4,15 +4,22 @@
 // reads are few.
 #pragma once
 
+#include "kernels/cuda/blocks.h"
 #include "kernels/cuda/rope.h"
 #include "runtime/activation.h"
 
 namespace shiftrt::gpu {
 
-// y = f(x) W' (+ bias), W (rows, cols) as stored; cols: a multiple of 8. x, y, and all vectors float32.
-// With norm_weight (cols), f is the root-mean-square norm: the scale is applied to the finished dot product.
+// y = f(x) W' (+ bias), W (rows, cols) as stored; cols: a multiple of 8, and with quantised weights of 32 and of their
+// blocks. x, y, and all vectors float32. With norm_weight (cols), f is the root-mean-square norm: the scale is applied
+// to the finished dot product.
+//
+// Quantised weights (matvec_blocks.cu) are not rounded. As on a CPU (kernels/matmul.h), f(x) is rounded to 16 bits
+// within each 32 elements: the error of an element is at most 2^-16 of the largest of them. The product takes 0.56
+// bytes per weight of Q4_K and Q4_0, 0.82 of Q6_K, 1.06 of Q8_0, each for 2 FLOP. MatVecAdd() takes no norm then.
+// Throws Error for a gate, a rotation or a norm with more columns than shared memory has room for.
 struct MatVecProblem {
-  ConstDeviceArray w = {};
+  WeightRows w = {};
   int64_t rows = 0, cols = 0;
   const float* x = nullptr;
   const float* norm_weight = nullptr;

@@ -16,10 +16,12 @@
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
 //   MultiplyAccumulateDouble()                       mma.sync.m16n8k4 in float64, or two m8n8k4
 //   Load8() LoadOnce8() Store8() LoadShared4() ...   16-byte accesses; Store2(): 4 bytes
-//   Pack2() StorePairs()                             16-bit elements in pairs; 16 bytes of them
+//   Pack2() LoadPairs() StorePairs()                 16-bit elements in pairs; 16 bytes of them
 //   Widen() Narrow()                                 16-bit floating point from and to float32
-//   Bits()                                           the bits of a float32
-//   Larger()                                         the larger of two float32; NaN if one is NaN
+//   LoadOnceWords() BytePermute()                    2 to 16 bytes of quantised weights; a choice of bytes of two words
+//   DotBytes()                                       dp4a: four products of bytes, added to an integer
+//   Bits() FloatOf()                                 the bits of a float32, and the float32 of these bits
+//   Larger() Magnitude()                             the larger of two float32, NaN if one is NaN; the absolute value
 //   Exp() Exp2() Log() Quotient() ReciprocalSqrt() ...  functions whose fast form differs between GPU and CPU
 #pragma once
 
@@ -260,6 +262,45 @@ SHIFTRT_DEVICE void Widen8(const Raw8<T>& raw, float (&out)[8]) {
     Unpack8<T>(raw.words[0], out);
   }
 }
+// Loads 2, 4, 8 or 16 bytes, aligned to as many, that are not read again soon. Two bytes are the low half of a word.
+template <int kBytes>
+SHIFTRT_DEVICE void LoadOnceWords(const uint8_t* from, uint32_t (&out)[(kBytes + 3) / 4]) {
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
+  if constexpr (kBytes == 16) {
+    const uint4 words = __ldcs(reinterpret_cast<const uint4*>(from));
+    out[0] = words.x, out[1] = words.y, out[2] = words.z, out[3] = words.w;
+  } else if constexpr (kBytes == 8) {
+    const uint2 words = __ldcs(reinterpret_cast<const uint2*>(from));
+    out[0] = words.x, out[1] = words.y;
+  } else if constexpr (kBytes == 4) {
+    out[0] = __ldcs(reinterpret_cast<const uint32_t*>(from));
+  } else {
+    out[0] = __ldcs(reinterpret_cast<const uint16_t*>(from));
+  }
+}
+// Loads eight consecutive 16-bit elements in pairs of Pack2(), 16-byte aligned.
+template <typename T>
+SHIFTRT_DEVICE void LoadPairs(const T* from, uint32_t (&pairs)[4]) {
+  const uint4 words = *reinterpret_cast<const uint4*>(from);
+  pairs[0] = words.x, pairs[1] = words.y, pairs[2] = words.z, pairs[3] = words.w;
+}
+// Byte i of the result is that of the eight bytes of a (0 to 3) and b (4 to 7) whose number is digit i of `selector`.
+SHIFTRT_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
+// `sum` plus the products of the four bytes of a with those of b. Each word has signed or unsigned bytes.
+template <bool kSignedA, bool kSignedB>
+SHIFTRT_DEVICE int32_t DotBytes(uint32_t a, uint32_t b, int32_t sum) {
+  int32_t out;
+  if constexpr (kSignedA && kSignedB) {
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));
+  } else if constexpr (kSignedA) {
+    asm("dp4a.s32.u32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));
+  } else if constexpr (kSignedB) {
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));
+  } else {
+    asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(sum));
+  }
+  return out;
+}
 template <typename T>
 SHIFTRT_DEVICE uint32_t Pack2(float low, float high) {
   return static_cast<uint32_t>(Narrow<T>(low).bits) | static_cast<uint32_t>(Narrow<T>(high).bits) << 16;
@@ -288,8 +329,15 @@ SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
   const float4 a = *reinterpret_cast<const float4*>(from);
   out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
 }
+SHIFTRT_DEVICE void LoadShared4(Shared<uint32_t> from, uint32_t (&out)[4]) {
+  const uint4 a = *reinterpret_cast<const uint4*>(from);
+  out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
+}
 SHIFTRT_DEVICE void StoreShared4(Shared<float> to, float a, float b, float c, float d) {
   *reinterpret_cast<float4*>(to) = make_float4(a, b, c, d);
+}
+SHIFTRT_DEVICE void StoreShared4(Shared<uint32_t> to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  *reinterpret_cast<uint4*>(to) = make_uint4(a, b, c, d);
 }
 
 SHIFTRT_DEVICE float Larger(float a, float b) {
@@ -297,6 +345,7 @@ SHIFTRT_DEVICE float Larger(float a, float b) {
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
   return larger;
 }
+SHIFTRT_DEVICE float Magnitude(float x) { return fabsf(x); }
 SHIFTRT_DEVICE float Exp(float x) { return __expf(x); }
 SHIFTRT_DEVICE double Exp(double x) { return exp(x); }
 // Results below 2^-126 become 0.
@@ -314,6 +363,7 @@ SHIFTRT_DEVICE float Erf(float x) { return erff(x); }
 SHIFTRT_DEVICE float SquareRoot(float x) { return sqrtf(x); }
 SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
 SHIFTRT_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }
+SHIFTRT_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
 SHIFTRT_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
 SHIFTRT_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
 SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }

@@ -285,6 +285,36 @@ template <typename T>
 void Widen8(const Raw8<T>& raw, float (&out)[8]) {
   for (int i = 0; i < 8; ++i) out[i] = Widen(raw.values[i]);
 }
+template <int kBytes>
+void LoadOnceWords(const uint8_t* from, uint32_t (&out)[(kBytes + 3) / 4], Where where = Where::current()) {
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
+  if (reinterpret_cast<uintptr_t>(from) % kBytes != 0)
+    emu::FailAt(where, "an access of " + std::to_string(kBytes) + " bytes of global memory is misaligned");
+  out[0] = 0;
+  std::memcpy(out, from, kBytes);
+  emu::CountStreamed(kBytes);
+}
+template <typename T>
+void LoadPairs(const T* from, uint32_t (&pairs)[4], Where where = Where::current()) {
+  CheckAligned16(from, where);
+  std::memcpy(pairs, from, sizeof(pairs));
+}
+inline uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = a | static_cast<uint64_t>(b) << 32;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7)) & 255) << (8 * i);
+  return out;
+}
+template <bool kSignedA, bool kSignedB>
+int32_t DotBytes(uint32_t a, uint32_t b, int32_t sum) {
+  const auto byte = [](uint32_t word, int i, bool is_signed) {
+    const auto unsigned_byte = static_cast<int32_t>(word >> (8 * i) & 255);
+    return is_signed && unsigned_byte > 127 ? unsigned_byte - 256 : unsigned_byte;
+  };
+  auto out = static_cast<uint32_t>(sum);  // the sum may overflow
+  for (int i = 0; i < 4; ++i) out += static_cast<uint32_t>(byte(a, i, kSignedA) * byte(b, i, kSignedB));
+  return static_cast<int32_t>(out);
+}
 template <typename T>
 void Store8(T* to, const float (&in)[8], Where where = Where::current()) {
   CheckAligned16(to, where);
@@ -304,12 +334,21 @@ void StorePairs(T* to, const uint32_t (&pairs)[4], Where where = Where::current(
 inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where::current()) {
   std::memcpy(out, from.Get(0, 4, where), sizeof(out));
 }
+inline void LoadShared4(Shared<uint32_t> from, uint32_t (&out)[4], Where where = Where::current()) {
+  std::memcpy(out, from.Get(0, 4, where), sizeof(out));
+}
 inline void StoreShared4(Shared<float> to, float a, float b, float c, float d, Where where = Where::current()) {
   const float values[4] = {a, b, c, d};
   std::memcpy(to.Get(0, 4, where), values, sizeof(values));
 }
+inline void StoreShared4(Shared<uint32_t> to, uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+                         Where where = Where::current()) {
+  const uint32_t values[4] = {a, b, c, d};
+  std::memcpy(to.Get(0, 4, where), values, sizeof(values));
+}
 
 inline float Larger(float a, float b) { return a > b || a != a ? a : b; }
+inline float Magnitude(float x) { return std::abs(x); }
 inline float Exp(float x) { return std::exp(x); }
 inline double Exp(double x) { return std::exp(x); }
 inline float Exp2(float x) {
@@ -324,6 +363,7 @@ inline float Erf(float x) { return std::erf(x); }
 inline float SquareRoot(float x) { return std::sqrt(x); }
 inline double SquareRoot(double x) { return std::sqrt(x); }
 inline uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
+inline float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline float Infinity() { return std::numeric_limits<float>::infinity(); }
 inline float ReciprocalSqrt(float x) { return 1.0f / std::sqrt(x); }
 inline void SinCos(double x, double* sine, double* cosine) {

@@ -13,6 +13,7 @@
 #include "runtime/check.h"
 #include "runtime/random.h"
 #include "tests/cuda/models.h"
+#include "tests/cuda/quantised_models.h"
 
 namespace shiftrt {
 namespace {
@@ -150,7 +151,11 @@ class GradientsOnGpu : public testing::Test {
   // One step on each device with this kind of loss; with a divergence, of the model's own predictions.
   static void ExpectParity(const Shape& shape, DType dtype, const Trained& of, LossKind kind = {}) {
     SCOPED_TRACE(fmt::format("{} {}", shape.type, Name(dtype)));
-    const auto weights = MakeWeights(shape, dtype);
+    ExpectParity(MakeWeights(shape, dtype), dtype, of, kind);
+  }
+  // `dtype` is the type of activations in products.
+  static void ExpectParity(const std::shared_ptr<const Weights>& weights, DType dtype, const Trained& of,
+                           LossKind kind = {}) {
     const Batch batch = PackedText(*weights, {20, 1, 9});
     Side here(Device::kCpu, weights, of), there(Device::kCuda, weights, of);
     LossSum losses[2];
@@ -199,6 +204,22 @@ TEST_F(GradientsOnGpu, OfDistillationAgreeWithTheCpu) {
   const LossKind both{.cross_entropy = 0.5f, .divergence = 1};
   ExpectParity(kGemma2, DType::kFloat32, {}, both);
   ExpectParity(kQwen2, DType::kBFloat16, {}, both);
+}
+
+// LoRA on frozen quantised weights, and a head whose logits and whose teacher's are expanded in turns.
+TEST_F(GradientsOnGpu, OnQuantisedWeightsAgreeWithTheCpu) {
+  ExpectParity(MakeQuantised(kQuantisedQwen3, kMixedTypes), DType::kBFloat16, {},
+               {.cross_entropy = 0.5f, .divergence = 1});
+  const auto weights = MakeQuantised(kQuantisedQwen2, kMixedTypes);
+  const Matrix<float> values = RandomMatrix(256, 256, 1, 1);
+  double sums[2];
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    const auto ops = MakeOps(On(device), weights);
+    const DeviceMemory there = ops->Allocate(256 * 256);
+    ops->FromHost(values.span(), there.all());
+    sums[device == Device::kCuda] = ops->SumOfAbsoluteProducts(weights->blocks[1].q, there.matrix(256, 256));
+  }
+  EXPECT_NEAR(sums[1], sums[0], 0x1p-8 * sums[0]);  // the GPU rounds the weights to bfloat16
 }
 
 TEST_F(GradientsOnGpu, AreTheSameBitsEveryTime) {

@@ -16,6 +16,7 @@
 #include "runtime/random.h"
 #include "tests/cuda/gated_product_setting.h"
 #include "tests/cuda/models.h"
+#include "tests/cuda/quantised_models.h"
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
 
@@ -103,17 +104,17 @@ class ModelOnGpu : public testing::Test {
   }
 
   // Prefills in one call, then decodes a few tokens one by one, on both devices.
-  static void ExpectParity(const std::shared_ptr<const Weights>& weights, const DepthPlan& plan) {
-    const std::vector<int32_t> tokens = Tokens(*weights, 23);
+  static void ExpectParity(const std::shared_ptr<const Weights>& weights, const DepthPlan& plan, int64_t first = 20) {
+    const std::vector<int32_t> tokens = Tokens(*weights, first + 3);
     const DType dtype = weights->embedding.dtype;
     Decoder here(On(Device::kCpu), weights, plan), there(On(Device::kCuda), weights, plan);
     KvCache here_cache(weights->config, plan, 80),
         there_cache(weights->config, plan, 80);  // enough for two splits of the keys
     const std::span<const int32_t> all(tokens);
-    const auto a = Copied(there.Forward(all.first(20), there_cache)),
-               b = Copied(here.Forward(all.first(20), here_cache));
+    const auto a = Copied(there.Forward(all.first(first), there_cache)),
+               b = Copied(here.Forward(all.first(first), here_cache));
     EXPECT_LE(RelativeError(a, b), ManyTolerance(dtype));
-    for (int64_t t = 20; t < 23; ++t) {  // the third is the first that replays a recorded graph
+    for (int64_t t = first; t < first + 3; ++t) {  // the third is the first that replays a recorded graph
       const Rows stream = there.Forward(all.subspan(t, 1), there_cache);
       const std::vector<float> logits = Copied(there.Logits(stream).view());
       const Matrix<float> expected = here.Logits(here.Forward(all.subspan(t, 1), here_cache));
@@ -129,6 +130,47 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
       const auto weights = MakeWeights(shape, dtype);
       ExpectParity(weights, DepthPlan::Original(2));
     }
+  }
+}
+
+// Joined matrices of one type and of several, one of which the kernels do not read and one of which is not quantised;
+// few tokens, whose products read the blocks, and more, for which they are expanded; norms of heads, which need the
+// product before the rotation; LayerNorm with biases and no gate.
+TEST_F(ModelOnGpu, QuantisedWeightsAgreeWithTheCpu) {
+  for (const Shape& shape : {kQuantisedQwen2, kQuantisedQwen3, kQuantisedStarcoder2}) {
+    for (const QuantisedTypes& types : {kOneType, kMixedTypes}) {
+      SCOPED_TRACE(std::string(shape.type) + " " + Name(types.down));
+      const auto weights = MakeQuantised(shape, types);
+      for (const int64_t tokens : {9, 20}) ExpectParity(weights, DepthPlan::Original(2), tokens);
+    }
+  }
+}
+
+// A checkpoint of bfloat16 with quantised tensors of the plan's own, as --quantize makes them, and the other way round.
+TEST_F(ModelOnGpu, TakesQuantisedTensorsOfThePlan) {
+  const auto plain = MakeWeights(kQuantisedQwen2, DType::kBFloat16),
+             mixed = MakeQuantised(kQuantisedQwen2, kMixedTypes);
+  for (const auto& [weights, others] : {std::pair{plain, mixed}, {mixed, plain}}) {
+    DepthPlan plan = DepthPlan::Original(2);
+    plan.stages[1] = BlockStage{.layer = 1, .own = std::make_shared<const BlockWeights>(others->blocks[1])};
+    ExpectParity(weights, plan);
+  }
+  const auto wide = MakeWeights(kQuantisedQwen2, DType::kFloat32);
+  DepthPlan plan = DepthPlan::Original(2);
+  plan.stages[0] = BlockStage{.layer = 0, .own = std::make_shared<const BlockWeights>(mixed->blocks[0])};
+  EXPECT_THROW(Decoder(On(Device::kCuda), wide, plan), Error);
+}
+
+TEST_F(ModelOnGpu, RefusesQuantisedWeightsBesideFloat16) {
+  const auto half = MakeWeights(kQuantisedQwen2, DType::kFloat16);
+  auto mixed = std::make_shared<Weights>(*MakeQuantised(kQuantisedQwen2, kMixedTypes));
+  mixed->blocks[0].q = half->blocks[0].q;
+  mixed->storage.insert(mixed->storage.end(), half->storage.begin(), half->storage.end());
+  try {
+    Decoder(On(Device::kCuda), mixed, DepthPlan::Original(2));
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("--dtype bfloat16 converts all"), std::string::npos) << error.what();
   }
 }
 

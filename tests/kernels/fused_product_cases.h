@@ -78,6 +78,11 @@ struct FusedProductProblem {
         norm(c.normed ? Drawn(c.cols, 3) : std::vector<double>(c.cols, 1)),
         bias(c.biased ? Drawn(c.rows, 4) : std::vector<double>(c.rows)),
         before(Drawn(c.tokens * c.outputs(), 5)) {
+    Multiply();
+  }
+
+  // Computes the products, again if the weights were replaced.
+  void Multiply() {
     std::vector<double> rows = x;
     for (int64_t t = 0; t < c.tokens; ++t) {
       double squares = 0;
@@ -86,6 +91,7 @@ struct FusedProductProblem {
       for (int64_t k = 0; k < c.cols; ++k) rows[t * c.cols + k] *= scale * norm[k];
     }
     products = Product({c.tokens, c.rows, c.cols}, rows, Transposed(w, c.rows, c.cols));
+    normed = std::move(rows);
     for (size_t i = 0; i < products.size(); ++i) products[i].Add(bias[i % c.rows]);
   }
 
@@ -116,6 +122,7 @@ struct FusedProductProblem {
   FusedProductCase c;
   std::vector<double> w, x;        // (rows, cols), (tokens, cols)
   std::vector<double> norm, bias;  // (cols), ones without a norm; (rows), zeros without a bias
+  std::vector<double> normed;      // x as it meets the weights
   std::vector<double> before;      // (tokens, outputs): the numbers that the product is added to
   std::vector<Exact> products;     // (tokens, rows), with the bias
 };

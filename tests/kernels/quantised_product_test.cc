@@ -1,65 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with weights in quantised blocks. The blocks are random bytes with random scales, so that every bit of a
-// format is read; what they stand for is runtime/block_types.h's, which agrees with the Python package gguf.
+// Products with weights in quantised blocks.
 #include <algorithm>
-#include <random>
 
 #include "kernels/cpu/simd_body.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
-#include "runtime/block_types.h"
 #include "tests/kernels/oracle.h"
+#include "tests/kernels/quantised_cases.h"
 
 namespace shiftrt {
 namespace {
 
 using test::Padded;
+using test::Quantised;
 
 constexpr DType kTypes[] = {DType::kQ4_0,   DType::kQ4_1,   DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
                             DType::kQ2_K,   DType::kQ3_K,   DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,
                             DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
-
-// The bytes of a block at which its scales of 16 bits are.
-std::vector<int64_t> ScalesOf(DType type) {
-  switch (type) {
-    case DType::kQ4_1:
-    case DType::kQ5_1:
-    case DType::kQ4_K:
-    case DType::kQ5_K: return {0, 2};
-    case DType::kQ2_K: return {80, 82};
-    case DType::kQ3_K: return {108};
-    case DType::kQ6_K: return {208};
-    default: return {0};
-  }
-}
-
-// A matrix at an odd address, as a mapped file may have it, and its elements.
-class Quantised {
- public:
-  Quantised(DType type, int64_t rows, int64_t cols, uint64_t seed)
-      : bytes_(BytesOf(type, rows * cols) + 1), values(rows * cols) {
-    std::mt19937_64 random(seed);
-    for (std::byte& byte : bytes_) byte = static_cast<std::byte>(random());
-    for (int64_t block = 0; block < std::ssize(values) / LayoutOf(type).elements; ++block)
-      for (const int64_t at : ScalesOf(type)) {
-        if (type == DType::kMXFP4) {  // powers of two about 2^-7
-          bytes_[1 + block * LayoutOf(type).bytes] = static_cast<std::byte>(117 + random() % 8);
-          continue;
-        }
-        const Float16 scale(static_cast<float>(static_cast<double>(random() % 4096) / 65536 - 1.0 / 64));
-        std::memcpy(bytes_.data() + 1 + block * LayoutOf(type).bytes + at, &scale, sizeof scale);
-      }
-    view = {bytes_.data() + 1, type, {rows, cols}};
-    Widen(type, view.data, std::ssize(values), values.data());
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-
- public:
-  TensorView view;
-  std::vector<float> values;
-};
 
 class QuantisedProductTest : public test::OnEveryPrecision {};
 SHIFTRT_ON_PRECISIONS(QuantisedProductTest, test::Precisions());

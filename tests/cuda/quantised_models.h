@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small random models whose matrices are quantised, mixed as files have them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/widen.h"
+#include "runtime/block_rounding.h"
+#include "tests/cuda/models.h"
+
+namespace shiftrt {
+
+// The type of each matrix. bfloat16: it stays as it is.
+struct QuantisedTypes {
+  DType q, k, v, o, gate, up, down, embedding;
+};
+inline constexpr QuantisedTypes kOneType{DType::kQ4_0, DType::kQ4_0, DType::kQ4_0, DType::kQ4_0,
+                                         DType::kQ4_0, DType::kQ4_0, DType::kQ4_0, DType::kQ4_0};
+inline constexpr QuantisedTypes kMixedTypes{DType::kQ4_K, DType::kBFloat16, DType::kQ6_K, DType::kQ5_K,
+                                            DType::kQ4_K, DType::kQ6_K,     DType::kQ8_0, DType::kQ6_K};
+
+// Widths of whole blocks: 256 for Q4_K, Q5_K and Q6_K, 32 for the input of the down projection.
+inline constexpr Shape kQuantisedQwen2{.hidden = 256, .intermediate = 288, .heads = 4};
+inline constexpr Shape kQuantisedQwen3{"qwen3", "Qwen3ForCausalLM", 256, 288, 4, 2, 128, 67, false};
+inline constexpr Shape kQuantisedStarcoder2{.type = "starcoder2",
+                                            .architecture = "Starcoder2ForCausalLM",
+                                            .hidden = 256,
+                                            .intermediate = 288,
+                                            .heads = 4,
+                                            .more = R"("use_bias": true,)",
+                                            .activation = "gelu_pytorch_tanh",
+                                            .eps = "norm_epsilon"};
+
+inline std::shared_ptr<const Weights> MakeQuantised(const Shape& shape, const QuantisedTypes& types) {
+  auto weights = std::make_shared<Weights>(*MakeWeights(shape, DType::kBFloat16));
+  const auto round = [&](TensorView& matrix, DType type) {
+    if (type == DType::kBFloat16 || matrix.empty()) return;
+    const std::vector<float> values = Widened(matrix);
+    const int64_t blocks = std::ssize(values) / LayoutOf(type).elements;
+    auto bytes = std::make_shared<std::vector<std::byte>>(blocks * LayoutOf(type).bytes);
+    EXPECT_TRUE(RoundBlocks(*FindGrid(type), values.data(), blocks, nullptr, matrix.cols(), bytes->data()));
+    matrix = {bytes->data(), type, matrix.shape};
+    weights->storage.push_back(std::move(bytes));
+  };
+  const bool tied = weights->head.data == weights->embedding.data;
+  round(weights->embedding, types.embedding);
+  if (tied) {
+    weights->head = weights->embedding;
+  } else {
+    round(weights->head, types.embedding);
+  }
+  for (BlockWeights& block : weights->blocks) {
+    round(block.q, types.q);
+    round(block.k, types.k);
+    round(block.v, types.v);
+    round(block.o, types.o);
+    round(block.gate, types.gate);
+    round(block.up, types.up);
+    round(block.down, types.down);
+  }
+  return weights;
+}
+
+}  // namespace shiftrt
