@@ -49,8 +49,8 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   header.json = ParseJson(ReadFile(file, 1 << 28), name);
   const Json& json = header.json;
   const Json version = json.is_object() ? json.value("version", Json()) : Json();
-  Check(version.is_number_unsigned() && version >= kFirstVersion && version <= kQuantisedVersion,
-        "{}: version {}, expected {} to {}", name, Shown(version), kFirstVersion, kQuantisedVersion);
+  Check(version.is_number_unsigned() && version >= kFirstVersion && version <= kLastVersion,
+        "{}: version {}, expected {} to {}", name, Shown(version), kFirstVersion, kLastVersion);
   for (const char* key : {"base", "fingerprint"})
     Check(json.contains(key) && json[key].is_string(), "{}: {} is missing", name, key);
   for (const char* key : {"plan", "removed"}) Check(json.contains(key), "{}: {} is missing", name, key);
@@ -76,6 +76,17 @@ BlockStage ReadBlock(const Json& stage, int64_t last, const AdaptedHeader& heade
   Check(header.standalone() || !std::binary_search(header.removed.begin(), header.removed.end(), layer),
         "{}: block {} is among the removed layers", name, layer);
   return BlockStage{layer, ReadHalves(stage, header.version, name)};
+}
+
+int64_t ReadUnits(const Json& stage, const AdaptedHeader& header, const std::string& name) {
+  if (!stage.contains("units")) return 0;
+  constexpr int64_t kMostUnits = int64_t{1} << 31;
+  const Json& units = stage["units"];
+  Check(header.version >= kUnitsVersion, "{}: stage {} has units, which a file of version {} cannot have", name,
+        Shown(stage), header.version);
+  Check(units.is_number_unsigned() && units > 0 && units <= kMostUnits, "{}: units {} of an MLP, expected 1 to {}",
+        name, Shown(units), kMostUnits);
+  return units.get<int64_t>();
 }
 
 std::vector<BlockPart> ReadParts(const Json& value, const AdaptedHeader& header, const std::string& name) {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// An MLP of few units in the place of a run of removed blocks, and its first values. Its units are units of the MLPs
+// that were removed: row j of gate and up, each times the gain of its block's norm, so that the MLP's own norm has a
+// gain of 1. Its down projection is a ridge regression.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "train/objectives.h"
+#include "train/text.h"
+
+namespace shiftrt {
+
+// Row `unit` of the gate and up projections of block `layer` of the model.
+struct MlpUnit {
+  int64_t layer = 0, unit = 0;
+
+  auto operator<=>(const MlpUnit&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 misreads it
+};
+
+// The first units of a run's MLPs, in the order of depth. Throws UsageError for the field "replacement" for a number
+// that is no multiple of 32 from 32 to the model's width, for more than the run has, and for a family whose MLP has a
+// norm that the rows cannot take in: one with a bias, one after the MLP, or one that it shares with the attention.
+std::vector<MlpUnit> FirstUnits(const Weights& weights, const ReplacedRun& run, int64_t count);
+
+// The MLP half of block `layer` with these units and the down projection `down` (hidden, units); empty: zeros.
+BlockStage NarrowMlp(const Weights& weights, int64_t layer, std::span<const MlpUnit> units,
+                     std::span<const float> down = {});
+
+// The plan of `replaced`, whose runs end with MLPs of replacement.units, with their first values. With x the stream
+// that such an MLP reads and D what x lacks to the original stream after the run, for the first 8,192 tokens that a
+// training by `settings` reads:
+//   - its units are those of the run's MLPs with the largest sum of (a_j |down_j| / |x|)^2 over the tokens, where a_j
+//     is what unit j of its block gives on x: the units that would change the stream most;
+//   - down minimises |D - a down'|^2 + lambda |down|^2, where lambda is 1e-4 of the mean of the diagonal of a'a. So the
+//     error on these tokens is not above that of x.
+// Each process computes all of it. `poll` is called before each batch; it may throw, and may be empty.
+DepthPlan WithFittedMlps(const Context& context, const std::shared_ptr<const Weights>& weights,
+                         const ReplacementPlan& replaced, const TrainingText& text, const FinetuneSettings& settings,
+                         const std::function<void()>& poll = {});
+
+}  // namespace shiftrt
