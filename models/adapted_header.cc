@@ -41,6 +41,14 @@ Halves ReadHalves(const Json& stage, int version, const std::string& name) {
   return *halves;
 }
 
+// True if the plan runs the layer with tensors of its own.
+bool RunsWithOwnTensors(const AdaptedHeader& header, const BlockPart& part) {
+  const Json& plan = header.json["plan"];
+  return std::any_of(plan.begin(), plan.end(), [&](const Json& stage) {
+    return stage.is_object() && stage.contains("own") && stage.value("block", Json()) == part.layer;
+  });
+}
+
 }  // namespace
 
 AdaptedHeader ReadHeader(const fs::path& file) {
@@ -104,8 +112,10 @@ std::vector<BlockPart> ReadParts(const Json& value, const AdaptedHeader& header,
     Check(parts.size() == 1 || part.begin() >= parts[parts.size() - 2].end(), "{}: adapter {} is not ascending", name,
           Shown(value));
     const bool gone = std::binary_search(header.removed.begin(), header.removed.end(), part.layer);
-    Check(gone == (part.halves == Halves::kBoth), "{}: adapter {} does not stand for removed layers", name,
-          Shown(value));
+    // A block that was trained in the place of removed ones runs after the adapter that stands for them.
+    const bool runs_again = part.halves == Halves::kBoth && (header.standalone() || RunsWithOwnTensors(header, part));
+    Check(gone == (part.halves == Halves::kBoth) || runs_again, "{}: adapter {} does not stand for removed layers",
+          name, Shown(value));
     Check(part.halves == Halves::kBoth || header.version >= kHalvesVersion,
           "{}: adapter {} stands for half a block, which a file of version {} cannot have", name, Shown(value),
           header.version);

@@ -286,9 +286,10 @@ class PlanReader {
   }
   // The files that have tensors of the plan's own.
   std::set<std::string> OwnFiles() const {
-    if (header_.version < kQuantisedVersion) return {kOwnTensors};
-    std::set<std::string> files = {kOwnQuantised};
-    if (Exists(directory_ / kOwnTensors)) files.insert(kOwnTensors);
+    std::set<std::string> files;
+    if (header_.version >= kQuantisedVersion && Exists(directory_ / kOwnQuantised)) files.insert(kOwnQuantised);
+    if (header_.version == kQuantisedVersion) files.insert(kOwnQuantised);  // it has one, or is damaged
+    if (files.empty() || Exists(directory_ / kOwnTensors)) files.insert(kOwnTensors);
     return files;
   }
   void RefuseOtherKeys(const Json& stage, const std::set<std::string>& known) const {

@@ -108,8 +108,8 @@ TrainingResult Finetune(const FinetuneJob& job) {
   Beginning beginning = BeginningOf(job.model, job.settings);
   const std::shared_ptr<const Weights>& weights = job.model.weights;
   if (job.settings.method == Method::kReplacement && job.settings.replacement.units > 0)
-    beginning.plan = WithFittedMlps(job.context, weights, {beginning.plan, beginning.runs}, job.texts.training,
-                                    job.settings, job.poll);
+    beginning.plan = WithChosenUnits(job.context, weights, {beginning.plan, beginning.runs}, job.texts.training,
+                                     job.settings, job.poll);
   const Parameters parameters(*weights, beginning.plan, beginning.settings);
   if (job.announce) job.announce(parameters.Summary(*weights, beginning.plan));
 

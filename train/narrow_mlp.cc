@@ -11,7 +11,6 @@
 #include "models/own_tensors.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
-#include "runtime/linalg/linalg.h"
 
 namespace shiftrt {
 
@@ -19,7 +18,6 @@ namespace {
 
 constexpr int64_t kUnitStep = 32;  // a block of most quantised types
 constexpr int64_t kTokens = 8192;
-constexpr double kRidge = 1e-4;
 
 // The gain of the norm before a block's MLP.
 std::vector<float> GainOf(const Weights& weights, int64_t layer) {
@@ -55,78 +53,34 @@ std::vector<double> ColumnSquares(const TensorView& down) {
   return squares;
 }
 
-Matrix<double> InFloat64(const Rows& rows) {
+// The mean square of each row.
+std::vector<double> MeanSquares(const Rows& rows) {
   const HostRows host = rows.ToHost();
   const MatrixView<const float> view = host.view();
-  Matrix<double> out(view.rows, view.cols);
-  for (int64_t i = 0; i < view.rows; ++i) std::copy_n(view.row(i), view.cols, out.row(i));
-  return out;
+  std::vector<double> squares(view.rows);
+  for (int64_t i = 0; i < view.rows; ++i)
+    for (int64_t j = 0; j < view.cols; ++j)
+      squares[i] += static_cast<double>(view(i, j)) * view(i, j) / static_cast<double>(view.cols);
+  return squares;
 }
 
-// Fits the MLP at the end of one run.
-class MlpFit {
+// Chooses the units of the MLP at the end of one run.
+class UnitChoice {
  public:
-  MlpFit(const Context& context, const std::shared_ptr<const Weights>& weights, const ReplacedRun& run,
-         const std::function<void()>& poll)
+  UnitChoice(const Context& context, const std::shared_ptr<const Weights>& weights, const ReplacedRun& run,
+             const std::function<void()>& poll)
       : context_(context), weights_(weights), run_(run), poll_(poll) {}
 
-  BlockStage Fit(const std::vector<Stage>& stages, const std::vector<TrainingBatch>& batches, int64_t units) {
-    Measure(stages, batches);
-    const std::vector<MlpUnit> chosen = Choose(units);
-    return NarrowMlp(*weights_, run_.first, chosen, Down(NarrowMlp(*weights_, run_.first, chosen)));
-  }
-
- private:
-  struct Streams {
-    const Batch* batch;
-    KeptRows input, missing;  // x and D
-  };
-
-  Decoder Tapped(std::vector<Tap> taps = {}) const {
-    return {context_, weights_, DepthPlan::Original(weights_->config.layers), std::move(taps)};
-  }
-
-  void Measure(const std::vector<Stage>& stages, const std::vector<TrainingBatch>& batches) {
-    KeptRows before;
-    Streams* streams = nullptr;
-    Decoder original =
-        Tapped({{run_.input, TapPoint::kInput, [&](const Rows& rows, const Batch&) { before.Set(rows); }},
-                {run_.last, TapPoint::kOutput, [&](const Rows& rows, const Batch&) { streams->missing.Set(rows); }}});
-    Decoder correction = Tapped();
-    const std::span<const Stage> corrected = std::span(stages).subspan(run_.begin, run_.stage - run_.begin);
-    for (const TrainingBatch& batch : batches) {
-      if (poll_) poll_();
-      streams = &streams_.emplace_back();
-      streams->batch = &batch.batch;
-      original.Forward(batch.batch, /*taps_only=*/true);
-      streams->input.Set(corrected.empty() ? before.rows() : correction.Resume(batch.batch, before.rows(), corrected));
-      streams->missing.Subtract(streams->input.rows());
-    }
-  }
-
-  // The units that would add most to the stream, in the order of depth.
-  std::vector<MlpUnit> Choose(int64_t count) {
+  // In the order of depth. `stages`: those of the plan.
+  std::vector<MlpUnit> Choose(const std::vector<Stage>& stages, const std::vector<TrainingBatch>& batches,
+                              int64_t count) {
     std::vector<std::pair<double, MlpUnit>> scores;
+    const std::vector<KeptRows> inputs = Inputs(stages, batches);
     for (int64_t layer = run_.first; layer <= run_.last; ++layer) {
-      const BlockWeights& block = weights_->blocks[layer];
-      std::vector<double> energy(MlpUnits(block));
-      const Stage mlp = BlockStage{layer, Halves::kMlp};
-      KeptRows activation;
-      Decoder tapped =
-          Tapped({{layer, TapPoint::kActivation, [&](const Rows& rows, const Batch&) { activation.Set(rows); }}});
-      for (const Streams& streams : streams_) {
-        if (poll_) poll_();
-        tapped.Resume(*streams.batch, streams.input.rows(), {&mlp, 1});
-        const Matrix<double> x = InFloat64(streams.input.rows()), a = InFloat64(activation.rows());
-        for (int64_t t = 0; t < a.rows(); ++t) {
-          double size = 0;
-          for (int64_t j = 0; j < x.cols(); ++j) size += x(t, j) * x(t, j);
-          for (int64_t j = 0; j < a.cols() && size > 0; ++j) energy[j] += a(t, j) * a(t, j) / size;
-        }
-      }
-      const std::vector<double> squares = ColumnSquares(block.down);
-      for (size_t j = 0; j < energy.size(); ++j)
-        scores.push_back({energy[j] * squares[j], {layer, static_cast<int64_t>(j)}});
+      const std::vector<double> energies = Energies(layer, inputs, batches),
+                                squares = ColumnSquares(weights_->blocks[layer].down);
+      for (size_t j = 0; j < energies.size(); ++j)
+        scores.push_back({energies[j] * squares[j], {layer, static_cast<int64_t>(j)}});
     }
     std::stable_sort(scores.begin(), scores.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     std::vector<MlpUnit> chosen;
@@ -135,39 +89,53 @@ class MlpFit {
     return chosen;
   }
 
-  // The down projection (hidden, units) that leaves the least of D.
-  std::vector<float> Down(const BlockStage& mlp) {
-    const int64_t units = MlpUnits(*mlp.own), hidden = weights_->config.hidden;
-    Matrix<double> gram = Matrix<double>::Zeros(units, units), cross = Matrix<double>::Zeros(units, hidden);
+ private:
+  Decoder Tapped(std::vector<Tap> taps = {}) const {
+    return {context_, weights_, DepthPlan::Original(weights_->config.layers), std::move(taps)};
+  }
+
+  // The stream that the MLP reads, by batch.
+  std::vector<KeptRows> Inputs(const std::vector<Stage>& stages, const std::vector<TrainingBatch>& batches) const {
+    KeptRows before;
+    Decoder original =
+        Tapped({{run_.input, TapPoint::kInput, [&](const Rows& rows, const Batch&) { before.Set(rows); }}});
+    Decoder correction = Tapped();
+    const std::span<const Stage> corrected = std::span(stages).subspan(run_.begin, run_.stage - run_.begin);
+    std::vector<KeptRows> inputs(batches.size());
+    for (size_t b = 0; b < batches.size(); ++b) {
+      if (poll_) poll_();
+      const Batch& batch = batches[b].batch;
+      original.Forward(batch, /*taps_only=*/true);
+      inputs[b].Set(corrected.empty() ? before.rows() : correction.Resume(batch, before.rows(), corrected));
+    }
+    return inputs;
+  }
+
+  // The sums over the tokens of (a_j / |x|)^2, times the hidden size, of the units of a block.
+  std::vector<double> Energies(int64_t layer, const std::vector<KeptRows>& inputs,
+                               const std::vector<TrainingBatch>& batches) const {
+    std::vector<double> energies(MlpUnits(weights_->blocks[layer]));
+    const Stage mlp = BlockStage{layer, Halves::kMlp};
     KeptRows activation;
     Decoder tapped =
-        Tapped({{mlp.layer, TapPoint::kActivation, [&](const Rows& rows, const Batch&) { activation.Set(rows); }}});
-    const Stage stage = mlp;
-    for (const Streams& streams : streams_) {
+        Tapped({{layer, TapPoint::kActivation, [&](const Rows& rows, const Batch&) { activation.Set(rows); }}});
+    for (size_t b = 0; b < batches.size() && !energies.empty(); ++b) {
       if (poll_) poll_();
-      tapped.Resume(*streams.batch, streams.input.rows(), {&stage, 1});
-      const Matrix<double> a = InFloat64(activation.rows()), missing = InFloat64(streams.missing.rows());
-      linalg::AddGram(context_, a.view(), gram.view());
-      linalg::Gemm(context_, true, false, 1.0, a.view(), missing.view(), 1.0, cross.view());
+      tapped.Resume(batches[b].batch, inputs[b].rows(), {&mlp, 1});
+      const std::vector<double> squares = MeanSquares(inputs[b].rows());
+      const HostRows host = activation.rows().ToHost();
+      const MatrixView<const float> a = host.view();
+      for (int64_t t = 0; t < a.rows; ++t)
+        for (int64_t j = 0; j < a.cols && squares[t] > 0; ++j)
+          energies[j] += static_cast<double>(a(t, j)) * a(t, j) / squares[t];
     }
-    linalg::SymmetrizeFromUpper(gram.view());
-    double mean = 0;
-    for (int64_t i = 0; i < units; ++i) mean += gram(i, i) / static_cast<double>(units);
-    for (int64_t i = 0; i < units; ++i) gram(i, i) += kRidge * mean;
-    // Zeros where no unit gives anything on this text.
-    if (mean == 0 || !linalg::CholeskySolve(context_, gram.view(), cross.view(), nullptr)) return {};
-    std::vector<float> down(hidden * units);
-    for (int64_t i = 0; i < hidden; ++i)
-      for (int64_t j = 0; j < units; ++j)
-        down[i * units + j] = static_cast<float>(cross(j, i) / weights_->config.block.residual_multiplier);
-    return down;
+    return energies;
   }
 
   const Context& context_;
   const std::shared_ptr<const Weights>& weights_;
   const ReplacedRun& run_;
   const std::function<void()>& poll_;
-  std::vector<Streams> streams_;
 };
 
 // The first sequences that a training reads.
@@ -207,8 +175,7 @@ std::vector<MlpUnit> FirstUnits(const Weights& weights, const ReplacedRun& run, 
   return units;
 }
 
-BlockStage NarrowMlp(const Weights& weights, int64_t layer, std::span<const MlpUnit> units,
-                     std::span<const float> down) {
+BlockStage NarrowMlp(const Weights& weights, int64_t layer, std::span<const MlpUnit> units) {
   using B = BlockWeights;
   const int64_t hidden = weights.config.hidden, count = std::ssize(units);
   BlockStage stage{layer, Halves::kMlp};
@@ -220,8 +187,7 @@ BlockStage NarrowMlp(const Weights& weights, int64_t layer, std::span<const MlpU
     own->Replace(member, RowsOf(weights, member, units),
                  matrix ? std::vector<int64_t>{count, hidden} : std::vector<int64_t>{count});
   }
-  const std::vector<float> zeros(hidden * count);
-  own->Replace(&B::down, down.empty() ? std::span<const float>(zeros) : down, {hidden, count});
+  own->Replace(&B::down, std::vector<float>(hidden * count), {hidden, count});
   if (!own->weights().down_bias.empty()) own->Replace(&B::down_bias, std::vector<float>(hidden));
   if (!own->weights().post_norm.empty())
     own->Replace(&B::post_norm, std::vector<float>(hidden, 1 - weights.config.block.norm_offset));
@@ -229,14 +195,16 @@ BlockStage NarrowMlp(const Weights& weights, int64_t layer, std::span<const MlpU
   return stage;
 }
 
-DepthPlan WithFittedMlps(const Context& context, const std::shared_ptr<const Weights>& weights,
-                         const ReplacementPlan& replaced, const TrainingText& text, const FinetuneSettings& settings,
-                         const std::function<void()>& poll) {
+DepthPlan WithChosenUnits(const Context& context, const std::shared_ptr<const Weights>& weights,
+                          const ReplacementPlan& replaced, const TrainingText& text, const FinetuneSettings& settings,
+                          const std::function<void()>& poll) {
   const std::vector<TrainingBatch> batches = FirstBatches(text, settings);
   DepthPlan plan = replaced.plan;
-  for (const ReplacedRun& run : replaced.runs)
+  for (const ReplacedRun& run : replaced.runs) {
+    UnitChoice choice(context, weights, run, poll);
     plan.stages[run.stage] =
-        MlpFit(context, weights, run, poll).Fit(replaced.plan.stages, batches, settings.replacement.units);
+        NarrowMlp(*weights, run.first, choice.Choose(replaced.plan.stages, batches, settings.replacement.units));
+  }
   return plan;
 }
 

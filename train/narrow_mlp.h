@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An MLP of few units in the place of a run of removed blocks, and its first values. Its units are units of the MLPs
+// An MLP of few units in the place of a run of removed blocks, as its training begins. Its units are units of the MLPs
 // that were removed: row j of gate and up, each times the gain of its block's norm, so that the MLP's own norm has a
-// gain of 1. Its down projection is a ridge regression.
+// gain of 1. Its down projection is zero: at first it adds nothing.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +27,16 @@ struct MlpUnit {
 // norm that the rows cannot take in: one with a bias, one after the MLP, or one that it shares with the attention.
 std::vector<MlpUnit> FirstUnits(const Weights& weights, const ReplacedRun& run, int64_t count);
 
-// The MLP half of block `layer` with these units and the down projection `down` (hidden, units); empty: zeros.
-BlockStage NarrowMlp(const Weights& weights, int64_t layer, std::span<const MlpUnit> units,
-                     std::span<const float> down = {});
+// The MLP half of block `layer` with these units.
+BlockStage NarrowMlp(const Weights& weights, int64_t layer, std::span<const MlpUnit> units);
 
-// The plan of `replaced`, whose runs end with MLPs of replacement.units, with their first values. With x the stream
-// that such an MLP reads and D what x lacks to the original stream after the run, for the first 8,192 tokens that a
-// training by `settings` reads:
-//   - its units are those of the run's MLPs with the largest sum of (a_j |down_j| / |x|)^2 over the tokens, where a_j
-//     is what unit j of its block gives on x: the units that would change the stream most;
-//   - down minimises |D - a down'|^2 + lambda |down|^2, where lambda is 1e-4 of the mean of the diagonal of a'a. So the
-//     error on these tokens is not above that of x.
-// Each process computes all of it. `poll` is called before each batch; it may throw, and may be empty.
-DepthPlan WithFittedMlps(const Context& context, const std::shared_ptr<const Weights>& weights,
-                         const ReplacementPlan& replaced, const TrainingText& text, const FinetuneSettings& settings,
-                         const std::function<void()>& poll = {});
+// The plan of `replaced`, whose runs end with MLPs of replacement.units, with the units of the run's MLPs that would
+// change the stream most: those with the largest sum of (a_j |down_j| / |x|)^2 over the first 8,192 tokens that a
+// training by `settings` reads. x is the stream that the new MLP reads, a_j what unit j of its block gives on x, and
+// down_j its column of the down projection. Each process computes all of it. `poll` is called before each batch; it may
+// throw, and may be empty.
+DepthPlan WithChosenUnits(const Context& context, const std::shared_ptr<const Weights>& weights,
+                          const ReplacementPlan& replaced, const TrainingText& text, const FinetuneSettings& settings,
+                          const std::function<void()>& poll = {});
 
 }  // namespace shiftrt

@@ -176,7 +176,12 @@ TEST_F(GgufLayersExport, ModelsWhoseBlocksDifferInUnitsAreOpened) {
   DepthPlan plan = Pruned(model, {});
   for (const auto& [block, units] : {std::pair<size_t, int64_t>{0, 64}, {1, 32}})
     plan.stages[block] = WithUnits(*model.weights, plan.stages[block].block(), units);
-  const Model opened = ExpectComesBack(model, plan);
+  Write("gguf", model, plan);
+  const fs::path kept = directory_.path() / "differ.gguf";
+  fs::rename(File(), kept);
+  fs::remove_all(out_);
+  const Model opened = OpenModel(kept.string());
+  ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
   const int64_t layers = model.weights->config.layers, width = model.weights->config.intermediate;
   EXPECT_EQ(opened.plan, DepthPlan::Original(layers));
   EXPECT_EQ(opened.plan.Parameters(*opened.weights), plan.Parameters(*model.weights));
