@@ -92,7 +92,7 @@ class BlockPass final : private Block {
   Ops& ops_;
   const ModelConfig& config_;
   const BlockStage& block_;
-  const int64_t units_;  // of the stage's MLP
+  const int64_t units_;  // the units of the stage's MLP
 
   ProjectionPass q_, k_, v_, gate_, up_;
   Norm q_norm_, k_norm_;

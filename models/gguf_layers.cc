@@ -68,7 +68,7 @@ bool AllZero(const Matrix<float>& values) {
 // True if all numbers of a matrix of this shape are zero. Reads it up to the first that is not.
 bool IsZero(const GgufContents& file, const std::string& name, const std::vector<int64_t>& shape) {
   const GgufTensor& tensor = TensorOfShape(file, name, shape);
-  const int64_t blocks = shape.back() / tensor.type->elements;  // of a row
+  const int64_t blocks = shape.back() / tensor.type->elements;  // the blocks of a row
   std::vector<float> values(shape.back());
   for (int64_t row = 0; row < shape.front(); ++row) {
     tensor.type->decode(tensor.data + row * blocks * tensor.type->bytes, blocks, values.data());

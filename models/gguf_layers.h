@@ -38,7 +38,7 @@ struct GgufLayers {
   struct Layer {
     bool linear = false;                  // one matrix in the place of the attention
     bool attention = false, mlp = false;  // the halves of a block that run
-    int64_t units = 0;                    // of the MLP, which may add nothing
+    int64_t units = 0;                    // the units of the MLP, which may add nothing
     bool block() const { return attention || mlp; }
   };
   std::vector<Layer> layers = {};

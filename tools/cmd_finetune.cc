@@ -367,14 +367,12 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       ->capture_default_str();
   app.add_option("--replacement", options->replacement,
                  "replacement: block, a copy of the first removed one; mlp, its MLP half; or mlp:UNITS, an MLP of so\n"
-                 "many units (mlp:128), made of the units of the run's MLPs that add most, with a down projection\n"
-                 "that is fitted in closed form")
+                 "many units (mlp:128), those of the run's MLPs that would change the stream most, which adds nothing\n"
+                 "at first")
       ->capture_default_str();
-  app.add_flag(
-      "--keep-correction", options->settings.keep_correction,
-      "replacement: keep what stands for a run already (of --correction joint, refit or lra), with the new\n"
-      "block after it. Training begins at the fit's error, because the output projections of a copy begin at zero,\n"
-      "or below it (mlp:UNITS)");
+  app.add_flag("--keep-correction", options->settings.keep_correction,
+               "replacement: keep what stands for a run already (of --correction joint, refit or lra), with the new\n"
+               "block after it. The block's output projections begin at zero: training begins at the fit's error");
   app.add_option("--loss", options->loss,
                  "ce: cross entropy with the text; kl: divergence from the predictions of the original model, which\n"
                  "runs as well, over the same weights; both: half of each")

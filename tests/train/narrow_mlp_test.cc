@@ -81,7 +81,7 @@ class NarrowMlpTest : public SmallModel {
     return batch;
   }
 
-  // What a tap of a plan receives.
+  // Returns what a tap of a plan receives.
   Matrix<float> Tapped(const DepthPlan& plan, int64_t layer, TapPoint point, const Batch& batch) const {
     Matrix<float> seen;
     Decoder decoder(context_, model_.weights, plan,
@@ -89,7 +89,7 @@ class NarrowMlpTest : public SmallModel {
     decoder.Forward(batch);
     return seen;
   }
-  // What a tap of a stage receives that runs on `stream`.
+  // Returns what a tap of a stage receives that runs on `stream`.
   Matrix<float> Tapped(const BlockStage& stage, TapPoint point, const Batch& batch, const Matrix<float>& stream) const {
     Matrix<float> seen;
     Decoder decoder(context_, model_.weights, DepthPlan::Original(kLayers),
