@@ -27,7 +27,7 @@ Model OpenModel(const std::string& name, const OpenSettings& settings) {
   if (settings.processes)
     settings.processes->CheckSame(fmt::format("model {} (fingerprint)", name), model.weights->Fingerprint());
   if (settings.lora.empty()) return model;
-  const auto lora = std::make_shared<const Lora>(ReadLora(settings.lora, model.weights->config, model.plan));
+  const auto lora = std::make_shared<const Lora>(ReadLora(settings.lora, *model.weights, model.plan));
   if (model.lora && SameChange(*model.lora, *lora))
     FailUsage(Field("lora"), "{} has the adapter {} merged already: leave it out, or it would count twice", name,
               settings.lora.string());

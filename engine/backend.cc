@@ -3,9 +3,25 @@
 
 #include <algorithm>
 
+#include "models/block_tensors.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
+
+namespace {
+
+// The tensors of the plan's own have the shapes of the model, with the number of units that up_proj has.
+void CheckShapes(const Weights& weights, const BlockStage& block) {
+  if (block.own == nullptr) return;
+  const int64_t units = MlpUnits(*block.own);
+  ForEachTensor(*block.own, block.halves, [&](const BlockTensor& row, const TensorView& tensor) {
+    const std::vector<int64_t> shape = row.Shape(weights.config, units);
+    Check(shape.empty() || tensor.shape == shape, "depth plan: {} of block {} has shape [{}], expected [{}]", row.name,
+          block.layer, fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
+  });
+}
+
+}  // namespace
 
 void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   const ModelConfig& config = weights.config;
@@ -21,6 +37,7 @@ void CheckStages(const Weights& weights, std::span<const Stage> stages) {
           const char* const missing = MissingTensor(weights, block);
           Check(missing == nullptr, "depth plan: block {} has no {}, because the model has one half of it alone",
                 block.layer, missing != nullptr ? missing : "");
+          CheckShapes(weights, block);
           last = block;
         },
         [&](const AdapterStage& adapter) {

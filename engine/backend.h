@@ -74,7 +74,7 @@ class Layers {
   // the order attention, MLP, both.
   virtual Rows Update(const BlockStage& block, Halves halves) = 0;
   // The input of the projection that ended the last half, as that projection saw it, in float32: the output of the
-  // attention's heads, (tokens, query_dim), or the MLP's gated activation, (tokens, intermediate). Valid until the next
+  // attention's heads, (tokens, query_dim), or the MLP's gated activation, (tokens, units). Valid until the next
   // body.
   virtual Rows Heads() = 0;
   virtual Rows Activation() = 0;
@@ -111,7 +111,8 @@ std::unique_ptr<Backend> MakeCpuBackend(const BackendSetup& setup);
 // Throws Error where this build or this machine has no CUDA, and for a model that the GPU kernels do not take.
 std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup& setup);
 
-// Throws Error unless the stages are in order, within the model, and of its hidden size.
+// Throws Error unless the stages are in order, within the model, and of its shapes but for the units of an MLP, which
+// all tensors of that MLP have.
 void CheckStages(const Weights& weights, std::span<const Stage> stages);
 // Throws Error unless every sequence, with what it continues, fits the model's context.
 void CheckLengths(const ModelConfig& config, const Batch& batch);

@@ -13,6 +13,7 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
       ops_(pass.ops),
       config_(pass.weights.config),
       block_(stage.stage.block()),
+      units_(MlpUnits(TensorsOf(pass.weights, block_))),
       q_(pass, stage, &B::q, &B::q_bias),
       k_(pass, stage, &B::k, &B::k_bias),
       v_(pass, stage, &B::v, &B::v_bias),
@@ -63,10 +64,10 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   const int64_t before_mlp = scratch.mark();
   if (RunsMlp(block_.halves)) {
     if (!parallel()) mlp_.x = scratch.Get(tokens, hidden);
-    gates_ = kept.Get(tokens, config_.intermediate);
-    if (config_.block.gated) ups_ = kept.Get(tokens, config_.intermediate);
-    activation_ = all ? scratch.Get(tokens, config_.intermediate) : gates_;
-    if (all) dgates_ = scratch.Get(tokens, config_.intermediate);
+    gates_ = kept.Get(tokens, units_);
+    if (config_.block.gated) ups_ = kept.Get(tokens, units_);
+    activation_ = all ? scratch.Get(tokens, units_) : gates_;
+    if (all) dgates_ = scratch.Get(tokens, units_);
     mlp_.update = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
     mlp_.added = dx_;
     if (keeping_ == Keeping::kUpdates) mlp_.update = mlp_.added = scratch.Get(tokens, hidden);

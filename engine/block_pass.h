@@ -24,7 +24,7 @@ class BlockPass final : private Block {
   void NormInputs(DeviceMatrix<const float> h);
   void Backward(const StreamGradient& stream);
 
-  // The input of the last projection of the half that ran last, (tokens, query_dim) or (tokens, intermediate), and with
+  // The input of the last projection of the half that ran last, (tokens, query_dim) or (tokens, units), and with
   // kUpdates what the half added to the stream.
   const DeviceMatrix<float>& heads() const { return heads_.out; }
   const DeviceMatrix<float>& activation() const { return activation_; }
@@ -92,6 +92,7 @@ class BlockPass final : private Block {
   Ops& ops_;
   const ModelConfig& config_;
   const BlockStage& block_;
+  const int64_t units_;  // the units of the stage's MLP
 
   ProjectionPass q_, k_, v_, gate_, up_;
   Norm q_norm_, k_norm_;
@@ -106,8 +107,8 @@ class BlockPass final : private Block {
   AttentionActivations heads_;               // with the rotated queries and keys
   DeviceMatrix<float> raw_query_, raw_key_;  // before their norms; empty without these
   DeviceMatrix<float> mid_;                  // (tokens, hidden): the stream between the halves
-  DeviceMatrix<float> gates_, ups_;  // (tokens, intermediate); without gate, gates_ has the up projection's output
-  DeviceMatrix<float> activation_;   // (tokens, intermediate); in the place of the gates unless these are kept
+  DeviceMatrix<float> gates_, ups_;          // (tokens, units); without gate, gates_ has the up projection's output
+  DeviceMatrix<float> activation_;           // (tokens, units); in the place of the gates unless these are kept
   // Gradients. That of up takes the place of the activation.
   DeviceMatrix<float> dx_, dmlp_x_, dgates_, dattended_, dquery_, dkey_, dvalue_;
   LoraScratch lora_;

@@ -35,7 +35,7 @@ enum class TapPoint {
   kInput,       // residual stream before the block
   kHeads,       // the output of the attention's heads, (tokens, query_dim), which its output projection reads
   kAttention,   // the attention's output before it is added
-  kActivation,  // the gated activation of the MLP, (tokens, intermediate): the input of its down projection
+  kActivation,  // the gated activation of the MLP, (tokens, units): the input of its down projection
   kMlp,         // the MLP's output before it is added
   kUpdate,      // the update of the block: the sum of the outputs of those halves that run
   kOutput,      // residual stream after the block; no final norm

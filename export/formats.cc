@@ -83,6 +83,11 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
   for (const BlockStage* block : plan.Blocks())
     if (block->own && !format.own_tensors)
       return fmt::format("block {} has tensors of its own, which {} has no place for", block->layer, format.name);
+  for (const BlockStage* block : plan.Blocks())
+    if (HasOtherUnits(*model.weights, *block) && !format.other_units)
+      return fmt::format("the MLP of block {} has {} units, and the configuration {}, which {} has no place for",
+                         block->layer, MlpUnits(TensorsOf(*model.weights, *block)), model.weights->config.intermediate,
+                         format.name);
   if (plan.output && !format.own_tensors)
     return fmt::format("it has a head or a final norm of its own, which {} has no place for", format.name);
   return format.why_not(model, plan);

@@ -34,6 +34,7 @@ struct ExportFormat {
   bool normed_adapters = false;
   bool own_tensors = false;     // holds plans with blocks that have tensors of their own
   bool half_blocks = false;     // holds plans with half blocks
+  bool other_units = false;     // holds plans with MLPs of other units than the configuration has
   bool q8_0 = false;            // holds ExportSettings::q8_0
   const char* opened_by = "";   // programs, for lists of formats
   const char* holds = nullptr;  // a recipe or correction whose results it holds, for refusals; null: those of all

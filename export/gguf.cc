@@ -37,14 +37,15 @@ std::string WhyNoPartsInGguf(const ModelConfig& config) {
   std::vector<std::string_view> held;
   for (const char* architecture : by_layer.families) held.emplace_back(FindFamily(architecture)->name);
   return fmt::format(
-      "half blocks and adapters need llama.cpp's architecture {}, which holds families {} and not {}; --recipe stock "
-      "makes a model with neither",
+      "half blocks, adapters and MLPs of other units need llama.cpp's architecture {}, which holds families {} and not "
+      "{}; --recipe stock "
+      "makes a model with none of them",
       by_layer.name, fmt::join(held, ", "), config.family);
 }
 
 std::string WhyNotGguf(const Model& model, const DepthPlan& plan) {
   const ModelConfig config = KeptWeights(*model.weights, plan).config;
-  if (NeedsLayers(plan)) {
+  if (NeedsLayers(*model.weights, plan)) {
     if (std::string why = WhyNoPartsInGguf(config); !why.empty()) return why;
     if (plan.attention_blocks() == 0) return "no block runs its attention, which llama.cpp's architecture deci needs";
   } else if (std::string why = WhyNoGguf(config, *GgufArchitectureOf(config)); !why.empty()) {
@@ -142,7 +143,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   const Weights kept = KeptWeights(*job.model.weights, job.plan);
   const RopeFactors factors = GgufRopeFactors(kept.config);
   const DepthPlan plan = WithDenseAdapters(job.context, job.plan);
-  const GgufFileLayers layers(kept.config, plan);
+  const GgufFileLayers layers(*job.model.weights, plan);
   const std::vector<GgufItem> items = GgufItems(kept, layers, job.settings.q8_0, factors);
   const Original original = OriginalOf(job);
 
@@ -157,7 +158,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
   }
   writer.AddInteger("general.file_type", FileType(GgufTypeOf(kept.blocks.front().up, job.settings.q8_0)));
   writer.AddInteger("general.quantization_version", 2);
-  if (NeedsLayers(job.plan)) AddPlan(job, original, writer, notes);
+  if (NeedsLayers(*job.model.weights, job.plan)) AddPlan(job, original, writer, notes);
   if (job.model.tokenizer) {
     for (std::string& note : AddGgufTokenizer(job.model, writer)) notes.push_back(std::move(note));
   } else {
@@ -217,11 +218,13 @@ const ExportFormat& GgufFormat() {
   static const ExportFormat format = {
       .name = "gguf",
       .summary =
-          "file for llama.cpp: F32, F16, BF16 or Q8_0 (--dtype); half blocks and adapters on the normed stream "
+          "file for llama.cpp: F32, F16, BF16 or Q8_0 (--dtype); half blocks, MLPs of any width and adapters on the "
+          "normed stream "
           "(--recipe portable) for Llama, Mistral and Qwen 2",
       .normed_adapters = true,
       .own_tensors = true,
       .half_blocks = true,
+      .other_units = true,
       .q8_0 = true,
       .opened_by = "llama.cpp and the programs built on it, and llama-quantize",
       .holds = "recipe stock",

@@ -5,6 +5,7 @@
 
 #include "kernels/matmul.h"
 #include "models/block_tensors.h"
+#include "models/checkpoint.h"
 #include "runtime/gguf_writer.h"
 
 namespace shiftrt {
@@ -15,11 +16,7 @@ namespace {
 class ItemMaker {
  public:
   ItemMaker(const Weights& weights, const GgufArchitecture& architecture, bool q8_0)
-      : weights_(weights),
-        config_(weights.config),
-        architecture_(architecture),
-        tensors_(GgufTensorsOf(architecture, weights.config)),
-        q8_0_(q8_0) {}
+      : weights_(weights), config_(weights.config), architecture_(architecture), q8_0_(q8_0) {}
 
   GgufItem& Add(const std::string& name, const TensorView& tensor) {
     return items_.emplace_back(GgufItem{name, tensor.shape, {tensor}, GgufTypeOf(tensor, q8_0_)});
@@ -36,7 +33,7 @@ class ItemMaker {
 
  private:
   void AddBlock(const BlockWeights& block, Halves halves) {
-    for (const CheckpointTensor& tensor : tensors_) {
+    for (const CheckpointTensor& tensor : GgufTensorsOf(architecture_, ConfigOfBlock(config_, MlpUnits(block)))) {
       const BlockTensor& row = *tensor.parts.front();
       if (!Reads(halves, row)) continue;
       GgufItem& item = Add(prefix_ + tensor.name, block.*row.member);
@@ -88,7 +85,6 @@ class ItemMaker {
   const Weights& weights_;
   const ModelConfig& config_;
   const GgufArchitecture& architecture_;
-  const std::vector<CheckpointTensor> tensors_;
   const bool q8_0_;
   std::string prefix_;
   std::vector<GgufItem> items_;
@@ -96,7 +92,12 @@ class ItemMaker {
 
 }  // namespace
 
-bool NeedsLayers(const DepthPlan& plan) { return plan.half_blocks() > 0 || !plan.Adapters().empty(); }
+bool NeedsLayers(const Weights& weights, const DepthPlan& plan) {
+  const std::vector<const BlockStage*> blocks = plan.Blocks();
+  return plan.half_blocks() > 0 || !plan.Adapters().empty() ||
+         std::any_of(blocks.begin(), blocks.end(),
+                     [&](const BlockStage* block) { return HasOtherUnits(weights, *block); });
+}
 
 bool HoldsFamily(const GgufArchitecture& architecture, const ModelConfig& config) {
   return std::any_of(architecture.families.begin(), architecture.families.end(),
@@ -121,16 +122,20 @@ DepthPlan WithDenseAdapters(const Context& context, const DepthPlan& plan) {
   return dense;
 }
 
-GgufFileLayers::GgufFileLayers(const ModelConfig& config, const DepthPlan& plan)
-    : architecture_(NeedsLayers(plan) ? *FindGgufArchitecture(kGgufByLayer) : *GgufArchitectureOf(config)) {
-  const bool alike = !NeedsLayers(plan);
+GgufFileLayers::GgufFileLayers(const Weights& weights, const DepthPlan& plan)
+    : architecture_(NeedsLayers(weights, plan) ? *FindGgufArchitecture(kGgufByLayer)
+                                               : *GgufArchitectureOf(weights.config)) {
+  const ModelConfig& config = weights.config;
+  const bool alike = !NeedsLayers(weights, plan);
   int64_t block = 0;
   for (const Stage& stage : plan.stages) {
     Layer& layer = layers_.emplace_back();
+    int64_t units = 0;
     stage.Visit(
         [&](const BlockStage& kept) {
           layer.block = block++;
           layer.halves = kept.halves;
+          units = MlpUnits(TensorsOf(weights, kept));
         },
         [&](const AdapterStage& adapter) { layer.lra = adapter.lra.get(); });
     if (alike) continue;
@@ -138,7 +143,7 @@ GgufFileLayers::GgufFileLayers(const ModelConfig& config, const DepthPlan& plan)
                mlp = layer.block >= 0 && RunsMlp(layer.halves);
     layer.matrix = (layer.lra != nullptr && !layer.lra->bias_alone()) || (layers_.size() == 1 && !attention);
     sizes_.Add(attention || layer.matrix ? config.heads : 0, attention ? config.kv_heads : 0,
-               mlp ? config.intermediate : kNoMlpUnits);
+               mlp ? units : kNoMlpUnits);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers and the tensors of a GGUF file. A plan of whole blocks is written in the architecture of its family, with
-// a layer per block; one with half blocks or adapters in llama.cpp's architecture deci, with a layer per stage
-// (models/gguf_layers.h).
+// a layer per block; one with half blocks, adapters or MLPs of other units in llama.cpp's architecture deci, with a
+// layer per stage (models/gguf_layers.h).
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@ namespace shiftrt {
 
 inline constexpr const char* kGgufByLayer = "deci";
 
-// True if the plan has half blocks or adapters.
-bool NeedsLayers(const DepthPlan& plan);
+// True if the plan has half blocks, adapters, or MLPs of other units than the configuration.
+bool NeedsLayers(const Weights& weights, const DepthPlan& plan);
 bool HoldsFamily(const GgufArchitecture& architecture, const ModelConfig& config);
 
 // The plan with the factors of its adapters multiplied out, in float32: what the layers of a file compute.
@@ -35,8 +35,8 @@ class GgufFileLayers {
     // takes the sizes of heads from it.
     bool matrix = false;
   };
-  // `config`: that of the kept blocks. The plan must outlive the result.
-  GgufFileLayers(const ModelConfig& config, const DepthPlan& plan);
+  // `weights`: those that the plan is over. The plan must outlive the result.
+  GgufFileLayers(const Weights& weights, const DepthPlan& plan);
 
   const GgufArchitecture& architecture() const { return architecture_; }
   const std::vector<Layer>& layers() const { return layers_; }

@@ -61,6 +61,17 @@ std::string MissingOfSaved(const fs::path& directory) {
   return "";
 }
 
+std::vector<int64_t> StoredUnits(const fs::path& directory) {
+  const fs::path file = directory / kAdaptedFile;
+  std::vector<int64_t> units;
+  if (!Exists(file)) return units;
+  const AdaptedHeader header = ReadHeader(file);
+  if (!header.standalone() || header.version < kUnitsVersion) return units;
+  for (const Json& stage : header.json["plan"])
+    if (stage.is_object() && stage.contains("block")) units.push_back(ReadUnits(stage, header, file.string()));
+  return units;
+}
+
 fs::path AdaptedBase(const fs::path& directory) {
   const AdaptedHeader header = ReadHeader(directory / kAdaptedFile);
   return header.standalone() ? directory : fs::path(header.base);
@@ -103,6 +114,7 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   LoadOptions with_plan = options;
   if (options.split.processes > 1)
     with_plan.split.plan = std::make_shared<const DepthPlan>(KeptBlocks(header, base.layers, file.string()));
+  with_plan.mlp_units = StoredUnits(model.directory);
   model.weights = LoadWeights(model.directory, base, with_plan);
   CheckFingerprint(header, *model.weights, file, model.directory);
   AdaptedPlan read = ReadPlan(header, directory, *model.weights, options);

@@ -25,6 +25,10 @@ bool ReplaceProvenance(const std::filesystem::path& directory, const Provenance&
 // The first file of a saved directory that is missing, or "". A directory that was pulled may lack some.
 std::string MissingOfSaved(const std::filesystem::path& directory);
 
+// The units of each block's MLP in a directory that was saved with its weights, 0 for those of the configuration. Empty
+// for any other directory, and where all are.
+std::vector<int64_t> StoredUnits(const std::filesystem::path& directory);
+
 // The directory with the weights and the tokenizer of the saved model: its base model's, or itself if it was saved with
 // weights. Throws Error for a malformed file.
 std::filesystem::path AdaptedBase(const std::filesystem::path& directory);

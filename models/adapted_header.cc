@@ -41,6 +41,14 @@ Halves ReadHalves(const Json& stage, int version, const std::string& name) {
   return *halves;
 }
 
+// True if the plan runs the layer with tensors of its own.
+bool RunsWithOwnTensors(const AdaptedHeader& header, const BlockPart& part) {
+  const Json& plan = header.json["plan"];
+  return std::any_of(plan.begin(), plan.end(), [&](const Json& stage) {
+    return stage.is_object() && stage.contains("own") && stage.value("block", Json()) == part.layer;
+  });
+}
+
 }  // namespace
 
 AdaptedHeader ReadHeader(const fs::path& file) {
@@ -49,8 +57,8 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   header.json = ParseJson(ReadFile(file, 1 << 28), name);
   const Json& json = header.json;
   const Json version = json.is_object() ? json.value("version", Json()) : Json();
-  Check(version.is_number_unsigned() && version >= kFirstVersion && version <= kQuantisedVersion,
-        "{}: version {}, expected {} to {}", name, Shown(version), kFirstVersion, kQuantisedVersion);
+  Check(version.is_number_unsigned() && version >= kFirstVersion && version <= kLastVersion,
+        "{}: version {}, expected {} to {}", name, Shown(version), kFirstVersion, kLastVersion);
   for (const char* key : {"base", "fingerprint"})
     Check(json.contains(key) && json[key].is_string(), "{}: {} is missing", name, key);
   for (const char* key : {"plan", "removed"}) Check(json.contains(key), "{}: {} is missing", name, key);
@@ -78,6 +86,17 @@ BlockStage ReadBlock(const Json& stage, int64_t last, const AdaptedHeader& heade
   return BlockStage{layer, ReadHalves(stage, header.version, name)};
 }
 
+int64_t ReadUnits(const Json& stage, const AdaptedHeader& header, const std::string& name) {
+  if (!stage.contains("units")) return 0;
+  constexpr int64_t kMostUnits = int64_t{1} << 31;
+  const Json& units = stage["units"];
+  Check(header.version >= kUnitsVersion, "{}: stage {} has units, which a file of version {} cannot have", name,
+        Shown(stage), header.version);
+  Check(units.is_number_unsigned() && units > 0 && units <= kMostUnits, "{}: units {} of an MLP, expected 1 to {}",
+        name, Shown(units), kMostUnits);
+  return units.get<int64_t>();
+}
+
 std::vector<BlockPart> ReadParts(const Json& value, const AdaptedHeader& header, const std::string& name) {
   Check(value.is_array() && !value.empty(), "{}: adapter {} is not a list of layers", name, Shown(value));
   std::vector<BlockPart> parts;
@@ -93,8 +112,10 @@ std::vector<BlockPart> ReadParts(const Json& value, const AdaptedHeader& header,
     Check(parts.size() == 1 || part.begin() >= parts[parts.size() - 2].end(), "{}: adapter {} is not ascending", name,
           Shown(value));
     const bool gone = std::binary_search(header.removed.begin(), header.removed.end(), part.layer);
-    Check(gone == (part.halves == Halves::kBoth), "{}: adapter {} does not stand for removed layers", name,
-          Shown(value));
+    // A block that was trained in the place of removed ones runs after the adapter that stands for them.
+    const bool runs_again = part.halves == Halves::kBoth && (header.standalone() || RunsWithOwnTensors(header, part));
+    Check(gone == (part.halves == Halves::kBoth) || runs_again, "{}: adapter {} does not stand for removed layers",
+          name, Shown(value));
     Check(part.halves == Halves::kBoth || header.version >= kHalvesVersion,
           "{}: adapter {} stands for half a block, which a file of version {} cannot have", name, Shown(value),
           header.version);

@@ -16,8 +16,10 @@ namespace shiftrt {
 
 // A file has the lowest version that can describe its plan, so that older programs refuse only files that they would
 // misread: version 2 added half blocks, version 3 tensors of the plan's own and LoRA factors, version 4
-// adapters that read the normed stream, version 5 quantised tensors of the plan's own, which are in a GGUF file.
-inline constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3, kNormsVersion = 4, kQuantisedVersion = 5;
+// adapters that read the normed stream, version 5 quantised tensors of the plan's own, which are in a GGUF file, and
+// version 6 MLPs whose number of units is not that of the configuration.
+inline constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3, kNormsVersion = 4, kQuantisedVersion = 5,
+                     kUnitsVersion = 6, kLastVersion = kUnitsVersion;
 inline constexpr const char *kAdapterTensors = "adapters.safetensors", *kOwnTensors = "own.safetensors",
                             *kOwnQuantised = "own.gguf";
 inline constexpr const char *kFinalNorm = "model.norm.weight", *kFinalNormBias = "model.norm.bias",
@@ -45,6 +47,9 @@ AdaptedHeader ReadHeader(const std::filesystem::path& file);
 // the number of layers of the model.
 BlockStage ReadBlock(const nlohmann::json& stage, int64_t last, const AdaptedHeader& header, int64_t layers,
                      const std::string& name);
+
+// Reads the units of a block's MLP; 0 if the stage does not say, and they are those of the configuration.
+int64_t ReadUnits(const nlohmann::json& stage, const AdaptedHeader& header, const std::string& name);
 
 // Reads the parts that an adapter replaces, in the order of depth.
 std::vector<BlockPart> ReadParts(const nlohmann::json& value, const AdaptedHeader& header, const std::string& name);

@@ -200,7 +200,7 @@ class PlanReader {
   // The LoRA factors of that plan; null if it names none.
   std::shared_ptr<const Lora> ReadFactors(const DepthPlan& plan) const {
     if (factors_.empty()) return nullptr;
-    auto lora = std::make_shared<Lora>(ReadLora(directory_ / kLoraDirectory, weights_.config, plan));
+    auto lora = std::make_shared<Lora>(ReadLora(directory_ / kLoraDirectory, weights_, plan));
     std::set<std::pair<int64_t, std::string>> found;
     Check(lora->embedding.empty() && lora->head.empty(), "{}: has a change of the embedding table or the head",
           (directory_ / kLoraDirectory).string());
@@ -228,18 +228,25 @@ class PlanReader {
   }
 
   BlockStage Block(const Json& stage) {
-    RefuseOtherKeys(stage, {"block", "halves", "own", "lora"});
+    RefuseOtherKeys(stage, {"block", "halves", "units", "own", "lora"});
     const ModelConfig& config = weights_.config;
     BlockStage block = ReadBlock(stage, last_, header_, config.layers, name_);
     last_ = block.layer;
     for (const std::string& name : ReadNames(stage, "lora", KnownTensors(config, true), header_, name_))
       factors_.emplace(block.layer, name);
     const std::set<std::string> own = ReadNames(stage, "own", KnownTensors(config, false), header_, name_);
+    const int64_t said = ReadUnits(stage, header_, name_), of_model = MlpUnits(weights_.blocks[block.layer]),
+                  units = said > 0 ? said : of_model;
+    if (units != of_model)
+      for (const BlockTensor& row : BlockTensors())
+        Check(own.contains(row.name) || row.Shape(config, units) == row.Shape(config, of_model),
+              "{}: the MLP of block {} has {} units, expected {}, because {} is the base model's", name_, block.layer,
+              units, of_model, row.name);
     if (own.empty()) return block;
     const auto tensors = std::make_shared<OwnBlock>(weights_, block);
     for (const BlockTensor& row : BlockTensors())
       if (own.contains(row.name))
-        tensors->Replace(row.member, Own().Take(OwnName(block.layer, row), row.Shape(config)), Own().storage());
+        tensors->Replace(row.member, Own().Take(OwnName(block.layer, row), row.Shape(config, units)), Own().storage());
     block.own = OwnBlock::Share(tensors);
     return block;
   }
@@ -279,9 +286,10 @@ class PlanReader {
   }
   // The files that have tensors of the plan's own.
   std::set<std::string> OwnFiles() const {
-    if (header_.version < kQuantisedVersion) return {kOwnTensors};
-    std::set<std::string> files = {kOwnQuantised};
-    if (Exists(directory_ / kOwnTensors)) files.insert(kOwnTensors);
+    std::set<std::string> files;
+    if (header_.version >= kQuantisedVersion && Exists(directory_ / kOwnQuantised)) files.insert(kOwnQuantised);
+    if (header_.version == kQuantisedVersion) files.insert(kOwnQuantised);  // it has one, or is damaged
+    if (files.empty() || Exists(directory_ / kOwnTensors)) files.insert(kOwnTensors);
     return files;
   }
   void RefuseOtherKeys(const Json& stage, const std::set<std::string>& known) const {

@@ -47,7 +47,9 @@ static_assert(sizeof(BlockWeights) == std::size(kBlockTensors) * sizeof(TensorVi
 
 }  // namespace
 
-int64_t Size(const ModelConfig& config, Axis axis) {
+int64_t Size(const ModelConfig& config, Axis axis) { return Size(config, axis, config.intermediate); }
+
+int64_t Size(const ModelConfig& config, Axis axis, int64_t units) {
   switch (axis) {
     case kNone: return 1;
     case kHidden: return config.hidden;
@@ -55,16 +57,18 @@ int64_t Size(const ModelConfig& config, Axis axis) {
     case kKeyValues: return config.kv_dim();
     case kQueryNorm: return config.block.qk_norm_whole ? config.query_dim() : config.head_dim;
     case kKeyNorm: return config.block.qk_norm_whole ? config.kv_dim() : config.head_dim;
-    case kIntermediate: return config.intermediate;
+    case kIntermediate: return units;
   }
   return 0;
 }
 
-std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config) const {
+std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config) const { return Shape(config, config.intermediate); }
+
+std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config, int64_t units) const {
   for (bool BlockSpec::*const needed : {setting, also})
     if (needed != nullptr && !(config.block.*needed)) return {};
-  if (kind == kMatrix) return {Size(config, output), Size(config, input)};
-  return {Size(config, output)};
+  if (kind == kMatrix) return {Size(config, output, units), Size(config, input, units)};
+  return {Size(config, output, units)};
 }
 
 std::span<const BlockTensor> BlockTensors() { return kBlockTensors; }

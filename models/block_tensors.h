@@ -16,6 +16,8 @@ namespace shiftrt {
 // The dimension that a side of a tensor has; Size() gives its length.
 enum class Axis : uint8_t { kNone, kHidden, kQueries, kKeyValues, kQueryNorm, kKeyNorm, kIntermediate };
 int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
+// The same of a block whose MLP has so many units.
+int64_t Size(const ModelConfig& config, Axis axis, int64_t units);
 
 struct BlockTensor {
   enum class Kind : uint8_t {
@@ -36,6 +38,8 @@ struct BlockTensor {
   bool NormsHeads() const { return output == Axis::kQueryNorm || output == Axis::kKeyNorm; }
   // Empty if the configuration lacks the tensor.
   std::vector<int64_t> Shape(const ModelConfig& config) const;
+  // The same of a block whose MLP has so many units.
+  std::vector<int64_t> Shape(const ModelConfig& config, int64_t units) const;
 };
 
 // True if these halves of a block read the tensor.

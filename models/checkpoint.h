@@ -16,11 +16,14 @@ class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
 
-  // The tensors of a block as these files hold them, and the beginning of their names.
-  virtual std::vector<CheckpointTensor> BlockTensors() const = 0;
+  // The tensors of a block as these files hold them, where the configuration is that of the block (ConfigOfBlock), and
+  // the beginning of their names.
+  virtual std::vector<CheckpointTensor> BlockTensors(const ModelConfig& of_block) const = 0;
   virtual std::string BlockPrefix(int64_t layer) const = 0;
   // The halves of a block that the files have.
   virtual Halves HalvesOf(int64_t /*layer*/) const { return Halves::kBoth; }
+  // The units of a block's MLP; 0: those of the configuration.
+  virtual int64_t MlpUnitsOf(int64_t /*layer*/) const { return 0; }
   // Returns a tensor of a block by its name, or one outside the blocks by the name that it has in Hugging Face
   // checkpoints, and marks it as used. Throws Error naming file and tensor if it is missing, has another shape, or has
   // a type that cannot be loaded.
@@ -33,6 +36,12 @@ class Checkpoint {
   // Objects that keep the files mapped for as long as they live.
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
+
+// `config` with the units that a block's MLP has; 0: the configuration's.
+inline ModelConfig ConfigOfBlock(ModelConfig config, int64_t units) {
+  if (units > 0) config.intermediate = units;
+  return config;
+}
 
 // Opens model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each
 // other.

@@ -43,7 +43,7 @@ struct RopeSpec {
 struct ModelConfig {
   std::string family;  // the name of a row of models/families.cc: "llama", "phi3"
   int64_t hidden = 0;
-  int64_t intermediate = 0;
+  int64_t intermediate = 0;  // units of an MLP, of the widest where blocks differ: MlpUnits() has a block's own
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;

@@ -23,14 +23,19 @@ class GgufCheckpoint final : public Checkpoint {
     const GgufLayers layers = ReadGgufLayers(file_->contents(), architecture_);
     numbers_ = layers.BlockLayers();
     halves_ = layers.BlockHalves();
+    units_ = layers.BlockUnits();
     used_ = layers.OtherTensors();
   }
 
-  std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
+  std::vector<CheckpointTensor> BlockTensors(const ModelConfig& of_block) const override {
+    return GgufTensorsOf(architecture_, of_block);
+  }
   std::string BlockPrefix(int64_t layer) const override {
     return fmt::format("blk.{}.", numbers_.empty() ? layer : numbers_[layer]);
   }
   Halves HalvesOf(int64_t layer) const override { return halves_.empty() ? Halves::kBoth : halves_[layer]; }
+
+  int64_t MlpUnitsOf(int64_t layer) const override { return units_.empty() ? 0 : units_[layer]; }
 
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
     const std::string stored = StoredName(name);
@@ -97,8 +102,8 @@ class GgufCheckpoint final : public Checkpoint {
   const ModelConfig& config_;
   const GgufArchitecture& architecture_;
   std::vector<CheckpointTensor> blocks_;
-  // The number of each block in a file whose layers differ, and the halves that run.
-  std::vector<int64_t> numbers_;
+  // The number of each block in a file whose layers differ, its units, and the halves that run.
+  std::vector<int64_t> numbers_, units_;
   std::vector<Halves> halves_;
   std::set<std::string, std::less<>> used_;
 };

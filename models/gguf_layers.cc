@@ -40,16 +40,22 @@ const GgufTensor* FindTensor(const GgufContents& file, const std::string& name) 
   return found == file.tensors.end() ? nullptr : &found->second;
 }
 
-// The numbers of a tensor of this shape.
-Matrix<float> Decoded(const GgufContents& file, const std::string& name, const std::vector<int64_t>& shape) {
+// A tensor that must have this shape, and a type that can be read.
+const GgufTensor& TensorOfShape(const GgufContents& file, const std::string& name, const std::vector<int64_t>& shape) {
   const GgufTensor* const tensor = FindTensor(file, name);
   Check(tensor != nullptr, "{}: tensor {} is missing", file.metadata.name(), name);
   Check(tensor->shape == shape, "{}: tensor {} has shape [{}], expected [{}]", file.metadata.name(), name,
         fmt::join(tensor->shape, ", "), fmt::join(shape, ", "));
   Check(tensor->type->decode != nullptr, "{}: tensor {} is of type {}, which is not supported ({} are)",
         file.metadata.name(), name, tensor->type->name, DecodableTypes());
+  return *tensor;
+}
+
+// The numbers of a tensor of this shape.
+Matrix<float> Decoded(const GgufContents& file, const std::string& name, const std::vector<int64_t>& shape) {
+  const GgufTensor& tensor = TensorOfShape(file, name, shape);
   Matrix<float> values(shape.size() == 1 ? 1 : shape[0], shape.back());
-  tensor->type->decode(tensor->data, tensor->bytes / tensor->type->bytes, values.data());
+  tensor.type->decode(tensor.data, tensor.bytes / tensor.type->bytes, values.data());
   for (const float value : values.span())
     Check(std::isfinite(value), "{}: tensor {} holds {}", file.metadata.name(), name, value);
   return values;
@@ -57,6 +63,18 @@ Matrix<float> Decoded(const GgufContents& file, const std::string& name, const s
 
 bool AllZero(const Matrix<float>& values) {
   return std::all_of(values.span().begin(), values.span().end(), [](float value) { return value == 0; });
+}
+
+// True if all numbers of a matrix of this shape are zero. Reads it up to the first that is not.
+bool IsZero(const GgufContents& file, const std::string& name, const std::vector<int64_t>& shape) {
+  const GgufTensor& tensor = TensorOfShape(file, name, shape);
+  const int64_t blocks = shape.back() / tensor.type->elements;  // the blocks of a row
+  std::vector<float> values(shape.back());
+  for (int64_t row = 0; row < shape.front(); ++row) {
+    tensor.type->decode(tensor.data + row * blocks * tensor.type->bytes, blocks, values.data());
+    if (std::any_of(values.begin(), values.end(), [](float value) { return value != 0; })) return false;
+  }
+  return true;
 }
 
 // The adapter of a layer: the matrix in the place of its attention, and the bias of its MLP if that is none. Null if
@@ -119,6 +137,13 @@ std::vector<Halves> GgufLayers::BlockHalves() const {
   return halves;
 }
 
+std::vector<int64_t> GgufLayers::BlockUnits() const {
+  std::vector<int64_t> units;
+  for (const Layer& layer : layers)
+    if (layer.block()) units.push_back(layer.units);
+  return units;
+}
+
 std::string GgufLayers::Attention(const char* tensor) const {
   const auto first = std::find_if(layers.begin(), layers.end(), [](const Layer& layer) { return layer.attention; });
   return TensorOf(first == layers.end() ? 0 : first - layers.begin(), tensor);
@@ -157,6 +182,7 @@ GgufLayers ReadGgufLayers(const GgufContents& file, const GgufArchitecture& arch
   const std::vector<int64_t> heads = OfEachLayer(metadata, heads_key, count),
                              kv_heads = metadata.Has(kv_key) ? OfEachLayer(metadata, kv_key, count) : heads,
                              units = OfEachLayer(metadata, units_key, count);
+  const int64_t hidden = metadata.Integer(key("embedding_length"), 1, kMostUnits);
   GgufLayers out;
   out.intermediate = *std::max_element(units.begin(), units.end());
   for (int64_t i = 0; i < count; ++i) {
@@ -175,15 +201,8 @@ GgufLayers ReadGgufLayers(const GgufContents& file, const GgufArchitecture& arch
             "sizes are not supported",
             metadata.name(), i, heads[i], kv_heads[i], out.heads, out.kv_heads);
     }
-    layer.mlp = units[i] == out.intermediate;
-    const std::string down = TensorOf(i, "ffn_down.weight");
-    if (layer.mlp) continue;
-    const GgufTensor* const tensor = FindTensor(file, down);
-    Check(tensor != nullptr && tensor->shape.size() == 2 &&
-              AllZero(Decoded(file, down, {tensor->shape.front(), units[i]})),
-          "{}: the MLP of layer {} has {} units, and another one {}: MLPs of several sizes are not supported, unless "
-          "the smaller ones add nothing",
-          metadata.name(), i, units[i], out.intermediate);
+    layer.units = units[i];
+    layer.mlp = units[i] == out.intermediate || !IsZero(file, TensorOf(i, "ffn_down.weight"), {hidden, units[i]});
   }
   Check(out.heads > 0, "{}: {} and {} give no layer an attention, which is not supported", metadata.name(), heads_key,
         kv_key);

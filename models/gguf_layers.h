@@ -38,14 +38,17 @@ struct GgufLayers {
   struct Layer {
     bool linear = false;                  // one matrix in the place of the attention
     bool attention = false, mlp = false;  // the halves of a block that run
+    int64_t units = 0;                    // the units of the MLP, which may add nothing
     bool block() const { return attention || mlp; }
   };
   std::vector<Layer> layers = {};
-  int64_t heads = 0, kv_heads = 0, intermediate = 0;  // those of all halves that run
+  int64_t heads = 0, kv_heads = 0;  // those of all attentions that run
+  int64_t intermediate = 0;         // the most units of a layer
 
   int64_t blocks() const;                    // how many layers are blocks, or halves of one
   std::vector<int64_t> BlockLayers() const;  // their numbers
   std::vector<Halves> BlockHalves() const;   // what runs of them
+  std::vector<int64_t> BlockUnits() const;   // the units of their MLPs
   // The name of a tensor of the first layer that runs its attention, or its MLP.
   std::string Attention(const char* tensor) const;
   std::string Mlp(const char* tensor) const;
@@ -55,8 +58,9 @@ struct GgufLayers {
   const char* Family(const GgufContents& file) const;
 };
 
-// Throws Error naming the file and the key for layers that llama.cpp skips, that differ in more than what they lack, or
-// of which none has an attention.
+// An MLP is one that adds nothing if all numbers of its down projection are zero and another layer has more units.
+// Throws Error naming the file and the key for layers that llama.cpp skips, for attentions of several sizes, and for a
+// file of which no layer has an attention.
 GgufLayers ReadGgufLayers(const GgufContents& file, const GgufArchitecture& architecture);
 
 // True if the layers of the file may differ.

@@ -176,8 +176,8 @@ std::vector<std::string> SavedModules(const Json& config, const std::string& fil
 // Reads the factors in a file, by block and row of the table.
 class FactorReader {
  public:
-  FactorReader(const fs::path& file, const ModelConfig& config, const DepthPlan& plan, const LoraScaling& scaling)
-      : file_(file), config_(config), plan_(plan), scaling_(scaling) {}
+  FactorReader(const fs::path& file, const Weights& weights, const DepthPlan& plan, const LoraScaling& scaling)
+      : file_(file), weights_(weights), config_(weights.config), plan_(plan), scaling_(scaling) {}
 
   // Reads all that the file has. `saved`: the modules that the adapter replaces as a whole.
   Lora Read(const std::vector<std::string>& saved) {
@@ -202,7 +202,7 @@ class FactorReader {
         if (row.kind != BlockTensor::Kind::kMatrix || !Reads(block->halves, row)) continue;
         const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(config_, row));
         if (!Has(module)) continue;
-        const std::vector<int64_t> shape = row.Shape(config_);
+        const std::vector<int64_t> shape = row.Shape(config_, MlpUnits(TensorsOf(weights_, *block)));
         const std::string name = module.substr(kRoot.size());
         const int64_t rank = scaling_.RankOf(name);
         Matrix<float> a = Take(module + kA, rank, shape[1]), b = Take(module + kB, shape[0], rank);
@@ -318,6 +318,7 @@ class FactorReader {
     return values;
   }
   SafetensorsFile file_;
+  const Weights& weights_;
   const ModelConfig& config_;
   const DepthPlan& plan_;
   const LoraScaling& scaling_;
@@ -420,7 +421,8 @@ void WriteLora(const Lora& lora, const ModelConfig& model, const DepthPlan& plan
   out.Create(directory + kLoraConfig).Write(config.dump(2) + "\n");
 }
 
-Lora ReadLora(const fs::path& directory, const ModelConfig& config, const DepthPlan& plan) {
+Lora ReadLora(const fs::path& directory, const Weights& weights, const DepthPlan& plan) {
+  const ModelConfig& config = weights.config;
   const std::string file = (directory / kLoraConfig).string();
   const Json json = ParseJson(ReadFile(file, kMaxConfigBytes), file);
   Check(json.is_object(), "{}: not a JSON object", file);
@@ -434,7 +436,7 @@ Lora ReadLora(const fs::path& directory, const ModelConfig& config, const DepthP
         "writes {}",
         directory.string(), kLoraTensors);
   const std::vector<std::string> saved = SavedModules(json, file);
-  Lora lora = FactorReader(directory / kLoraTensors, config, plan, scaling).Read(saved);
+  Lora lora = FactorReader(directory / kLoraTensors, weights, plan, scaling).Read(saved);
   for (const std::string& module : saved) {
     const bool head = module == kHead;
     Check(!(head ? lora.head : lora.embedding).whole.empty(), "{}: modules_to_save has {}, and {} has no tensor of it",

@@ -75,6 +75,6 @@ void WriteLora(const Lora& lora, const ModelConfig& model, const DepthPlan& plan
 // for what is malformed, missing or left over, of another shape or not finite, and for settings of PEFT that change how
 // the factors are applied (DoRA, biases, ...). Where modules have ranks or scales of their own, all factors get the
 // largest rank, with zeros, and a scale of 1.
-Lora ReadLora(const std::filesystem::path& directory, const ModelConfig& config, const DepthPlan& plan);
+Lora ReadLora(const std::filesystem::path& directory, const Weights& weights, const DepthPlan& plan);
 
 }  // namespace shiftrt

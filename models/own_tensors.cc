@@ -2,6 +2,7 @@
 #include "models/own_tensors.h"
 
 #include <cmath>
+#include <utility>
 
 #include "models/block_tensors.h"
 #include "runtime/check.h"
@@ -74,6 +75,12 @@ void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const floa
 template <typename Tensors>
 void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const double> values) {
   weights_.*member = Store(NameOf(member), values, weights_.*member, storage_);
+}
+
+template <typename Tensors>
+void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const float> values, std::vector<int64_t> shape) {
+  (weights_.*member).shape = std::move(shape);
+  Replace(member, values);
 }
 
 template class OwnCopy<BlockWeights>;

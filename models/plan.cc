@@ -130,6 +130,10 @@ const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
   return stage.own ? *stage.own : weights.blocks[stage.layer];
 }
 
+bool HasOtherUnits(const Weights& weights, const BlockStage& stage) {
+  return RunsMlp(stage.halves) && MlpUnits(TensorsOf(weights, stage)) != weights.config.intermediate;
+}
+
 const char* MissingTensor(const Weights& weights, const BlockStage& stage) {
   const BlockWeights& block = TensorsOf(weights, stage);
   for (const BlockTensor& row : BlockTensors()) {
@@ -299,6 +303,7 @@ std::string DepthPlan::Fingerprint() const {
         [&](const BlockStage& block) {
           text += fmt::format("block {} {};", block.layer, Name(block.halves));
           if (block.own == nullptr) return;
+          if (RunsMlp(block.halves)) text += fmt::format("units {};", MlpUnits(*block.own));
           ForEachTensor(*block.own, block.halves,
                         [&](const BlockTensor&, const TensorView& tensor) { text += HashOf(tensor); });
         },

@@ -47,7 +47,8 @@ std::vector<int64_t> LayersOf(std::span<const BlockPart> parts);
 struct BlockStage {
   int64_t layer = 0;
   Halves halves = Halves::kBoth;
-  std::shared_ptr<const BlockWeights> own = nullptr;  // tensors of its own, of the same shapes; null: the model's
+  // Tensors of its own, of the same shapes but for the number of units of the MLP; null: the model's.
+  std::shared_ptr<const BlockWeights> own = nullptr;
 
   bool operator==(const BlockStage&) const = default;  // the same tensors, not equal ones
 };
@@ -99,6 +100,8 @@ class Stage {
 
 // The tensors that a block stage runs with, and those of the half that it leaves out.
 const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage);
+// True if the MLP that the stage runs has another number of units than the configuration says.
+bool HasOtherUnits(const Weights& weights, const BlockStage& stage);
 // The name of a matrix or norm that the stage reads and that neither it nor the weights have, because the checkpoint
 // has one half of the block alone; null if there is none.
 const char* MissingTensor(const Weights& weights, const BlockStage& stage);

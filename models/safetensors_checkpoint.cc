@@ -32,7 +32,7 @@ bool Ignorable(std::string_view name) {
 class SafetensorsCheckpoint final : public Checkpoint {
  public:
   SafetensorsCheckpoint(const std::filesystem::path& directory, const ModelConfig& config)
-      : directory_(directory), blocks_(CheckpointTensors(config)), quantisation_(config.quantisation) {
+      : directory_(directory), quantisation_(config.quantisation) {
     const auto index = directory / "model.safetensors.index.json";
     if (Exists(directory / "model.safetensors")) {
       tensors_ = TensorsOf(Open("model.safetensors"));
@@ -47,7 +47,9 @@ class SafetensorsCheckpoint final : public Checkpoint {
     AddPrefix();
   }
 
-  std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
+  std::vector<CheckpointTensor> BlockTensors(const ModelConfig& of_block) const override {
+    return CheckpointTensors(of_block);
+  }
   std::string BlockPrefix(int64_t layer) const override { return fmt::format("model.layers.{}.", layer); }
 
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
@@ -215,7 +217,6 @@ class SafetensorsCheckpoint final : public Checkpoint {
   static constexpr uint64_t kMaxIndexBytes = 1 << 26;
 
   std::filesystem::path directory_;
-  std::vector<CheckpointTensor> blocks_;
   Quantisation quantisation_;
   std::map<std::string, std::shared_ptr<SafetensorsFile>> files_;
   std::map<std::string, RawTensor> tensors_;

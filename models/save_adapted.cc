@@ -71,6 +71,14 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
             described["halves"] = Name(kept.halves);
             saved.version = std::max(saved.version, kHalvesVersion);
           }
+          const BlockWeights& tensors = TensorsOf(weights, kept);
+          // A checkpoint has the tensors of a half that does not run, too.
+          const int64_t units = MlpUnits(tensors),
+                        of_base = whole ? weights.config.intermediate : MlpUnits(weights.blocks[kept.layer]);
+          if (units > 0 && units != of_base) {
+            described["units"] = units;
+            saved.version = std::max(saved.version, kUnitsVersion);
+          }
           if (!whole) list(described, "own", OwnTensors(weights, kept, saved));
           Json changed = Json::array();
           for (const LoraFactors& factors : lora != nullptr ? std::span(lora->factors) : std::span<const LoraFactors>())
@@ -155,7 +163,10 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
     NoProgress quiet;
     WriteCheckpoint(StoredTensors(kept), kOneFile, out, quiet);
     const Json config = PlanConfig(model, plan);
-    const bool all = IsStock(plan) && lora == nullptr;
+    const std::vector<const BlockStage*> blocks = plan.Blocks();
+    const bool alike = std::none_of(blocks.begin(), blocks.end(),
+                                    [&](const BlockStage* block) { return HasOtherUnits(weights, *block); });
+    const bool all = IsStock(plan) && alike && lora == nullptr;
     out.Create("config.json").Write((all ? config : Marked(config)).dump(2) + "\n");
     const std::string without_tokenizer = CopyCompanions(model, out);
     Check(without_tokenizer.empty(), "{}: save without the weights, or export the model: {}", directory.string(),

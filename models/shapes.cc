@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/adapted.h"
 #include "models/block_tensors.h"
 #include "models/checkpoint.h"
 #include "models/families.h"
@@ -24,15 +25,16 @@ constexpr double kMostParameters = 1e17;
 // The checkpoint of a config.json alone: all tensors have the type that it names, and none has data.
 class DeclaredCheckpoint final : public Checkpoint {
  public:
-  DeclaredCheckpoint(const ModelConfig& config, BlockType type) : blocks_(CheckpointTensors(config)), type_(type) {}
-  std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
+  explicit DeclaredCheckpoint(BlockType type) : type_(type) {}
+  std::vector<CheckpointTensor> BlockTensors(const ModelConfig& of_block) const override {
+    return CheckpointTensors(of_block);
+  }
   std::string BlockPrefix(int64_t layer) const override { return fmt::format("model.layers.{}.", layer); }
   FileTensor Take(const std::string&, const std::vector<int64_t>& shape) override { return {nullptr, type_, shape}; }
   void RefuseLeftOver(bool, bool) const override {}
   std::vector<std::shared_ptr<const void>> Storage() const override { return {}; }
 
  private:
-  std::vector<CheckpointTensor> blocks_;
   BlockType type_;
 };
 
@@ -42,6 +44,7 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, WeightTyp
   weights->config = config;
   weights->directory = model;
   weights->storage.push_back(nowhere);
+  const std::vector<int64_t> units = StoredUnits(model);
   ModelShapes shapes;
   double parameters = 0;
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
@@ -54,13 +57,15 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, WeightTyp
     return TensorView{nowhere.get(), MemoryType(tensor, dtype), shape};
   };
   weights->embedding = take("model.embed_tokens.weight", {config.vocab, config.hidden});
-  const std::vector<CheckpointTensor> stored = checkpoint.BlockTensors();
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
-    for (const CheckpointTensor& tensor : stored) {
+    const ModelConfig of_block =
+        ConfigOfBlock(config, layer < std::ssize(units) ? units[layer] : checkpoint.MlpUnitsOf(layer));
+    for (const CheckpointTensor& tensor : checkpoint.BlockTensors(of_block)) {
+      if (!Reads(checkpoint.HalvesOf(layer), *tensor.parts.front())) continue;
       const TensorView whole = take(checkpoint.BlockPrefix(layer) + tensor.name, tensor.shape);
       for (const BlockTensor* part : tensor.parts)
-        block.*part->member = {nowhere.get(), whole.dtype, part->Shape(config)};
+        block.*part->member = {nowhere.get(), whole.dtype, part->Shape(of_block)};
     }
   }
   weights->final_norm = take("model.norm.weight", {config.hidden});
@@ -87,7 +92,7 @@ DType DeclaredType(const nlohmann::json& config, const std::string& file) {
 ModelShapes ShapesOfConfig(const fs::path& config, WeightType dtype) {
   const nlohmann::json json = ReadUnmarked(config);
   const ModelConfig parsed = ConfigFromJson(json, config.string());
-  DeclaredCheckpoint checkpoint(parsed, BlockTypeOf(DeclaredType(json, config.string())));
+  DeclaredCheckpoint checkpoint(BlockTypeOf(DeclaredType(json, config.string())));
   ModelShapes shapes = Describe(config, parsed, dtype, checkpoint);
   shapes.source = config.string() + ", without weights";
   return shapes;

@@ -30,12 +30,13 @@ Tensor RowsOf(const Tensor& tensor, int64_t first, int64_t count) {
 
 // Splits `whole` into its parts, which are views. If it is a converted copy, each part records its own position in the
 // file.
-void Split(const TensorView& whole, const CheckpointTensor& stored, BlockWeights& block, Weights& weights) {
+void Split(const TensorView& whole, const CheckpointTensor& stored, const ModelConfig& of_block, BlockWeights& block,
+           Weights& weights) {
   const auto converted = weights.stored.find(whole.data);
   const auto original = converted == weights.stored.end() ? std::nullopt : std::optional(converted->second);
   int64_t first = 0;
   for (const BlockTensor* part : stored.parts) {
-    const int64_t rows = part->Shape(weights.config)[0];
+    const int64_t rows = part->Shape(of_block)[0];
     const TensorView view = RowsOf(whole, first, rows);
     if (original) weights.stored[view.data] = RowsOf(*original, first, rows);
     block.*part->member = view;
@@ -176,9 +177,8 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   weights->storage = checkpoint->Storage();
   NoProgress silent;
   Progress& progress = options.progress != nullptr ? *options.progress : silent;
-  const std::vector<CheckpointTensor> stored_tensors = checkpoint->BlockTensors();
-  progress.Begin("loading weights, in tensors",
-                 std::ssize(stored_tensors) * config.layers + 2 + config.block.norm_bias + !config.tied_head);
+  progress.Begin("loading weights, in tensors", std::ssize(checkpoint->BlockTensors(config)) * config.layers + 2 +
+                                                    config.block.norm_bias + !config.tied_head);
   if (options.split.processes > 1) {
     const DepthPlan all = DepthPlan::Original(config.layers);
     weights->shares = CutModel(config, options.split.plan ? *options.split.plan : all, options.split.processes);
@@ -197,10 +197,13 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
     const Halves halves = layer < std::ssize(options.halves) ? options.halves[layer] : checkpoint->HalvesOf(layer);
-    for (const CheckpointTensor& tensor : stored_tensors)
+    const bool said_units = layer < std::ssize(options.mlp_units);
+    const ModelConfig of_block =
+        ConfigOfBlock(config, said_units ? options.mlp_units[layer] : checkpoint->MlpUnitsOf(layer));
+    for (const CheckpointTensor& tensor : checkpoint->BlockTensors(of_block))
       if (Reads(halves, *tensor.parts.front()))
-        Split(take(checkpoint->BlockPrefix(layer) + tensor.name, tensor.shape, mine.Has(layer)), tensor, block,
-              *weights);
+        Split(take(checkpoint->BlockPrefix(layer) + tensor.name, tensor.shape, mine.Has(layer)), tensor, of_block,
+              block, *weights);
   }
   weights->final_norm = take("model.norm.weight", {config.hidden}, mine.last);
   if (config.block.norm_bias) weights->final_norm_bias = take("model.norm.bias", {config.hidden}, mine.last);

@@ -32,9 +32,12 @@ struct BlockWeights {
   TensorView q_norm, k_norm;                          // (head_dim); or (query_dim) and (kv_dim), of all heads together
   TensorView attention_update_norm, mlp_update_norm;  // (hidden), of what the halves add to the stream
   TensorView post_norm, post_norm_bias;               // (hidden), before the MLP
-  TensorView gate, up, down;                          // (intermediate, hidden) twice, (hidden, intermediate)
+  TensorView gate, up, down;                          // (units, hidden) twice, (hidden, units); see MlpUnits()
   TensorView gate_bias, up_bias, down_bias;
 };
+
+// The number of units of the block's MLP, which need not be ModelConfig::intermediate; 0 for a block without MLP.
+inline int64_t MlpUnits(const BlockWeights& block) { return block.up.empty() ? 0 : block.up.shape[0]; }
 
 class Progress;
 struct PackedTensor;
@@ -116,6 +119,9 @@ struct LoadOptions {
   // The halves of each block that the checkpoint has: models/hf_lra.h. The tensors of the others stay empty. Without an
   // entry for a block, it has both.
   std::vector<Halves> halves = {};
+  // The units of each block's MLP in the checkpoint. Without an entry for a block, those that the files say, or the
+  // configuration.
+  std::vector<int64_t> mlp_units = {};
 };
 
 // Loads a Hugging Face directory (config.json and model.safetensors, or model.safetensors.index.json and its shards) or

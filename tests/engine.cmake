@@ -1,4 +1,4 @@
-shiftrt_test(decoder SOURCES engine/decoder_test.cc engine/generate_test.cc engine/halves_test.cc engine/loss_test.cc engine/reference_test.cc engine/split_test.cc DEPENDS shiftrt_eval)
+shiftrt_test(decoder SOURCES engine/decoder_test.cc engine/generate_test.cc engine/halves_test.cc engine/loss_test.cc engine/reference_test.cc engine/split_test.cc engine/units_test.cc DEPENDS shiftrt_eval)
 shiftrt_test(gradients SOURCES engine/device_matrix_test.cc engine/gradients_test.cc DEPENDS shiftrt_engine)
 
 set(SHIFTRT_TEST_DATA "" CACHE PATH "Directory of checkpoints to test with that are not in the repository (CONTRIBUTING.md)")

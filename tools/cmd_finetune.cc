@@ -109,7 +109,7 @@ FinetuneSettings Parse(const FinetuneCommand& options) {
   parsed.loss = ParseTrainingLoss(options.loss);
   parsed.decay = ParseDecay(options.schedule);
   parsed.warmup = ParseWarmup(options.warmup);
-  parsed.replacement = options.replacement == "mlp" ? Halves::kMlp : Halves::kBoth;
+  parsed.replacement = ParseReplacement(options.replacement);
   if (!options.budget.empty()) parsed.budget = ParseTrainingBudget(options.budget);
   parsed.seed = options.common.seed;
   parsed.checkpoint_seconds = 60 * options.checkpoint_minutes;
@@ -366,8 +366,9 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
                  "model (3,5,8-10)")
       ->capture_default_str();
   app.add_option("--replacement", options->replacement,
-                 "replacement: block, a copy of the first removed one; or mlp, its MLP half")
-      ->check(CLI::IsMember({"block", "mlp"}))
+                 "replacement: block, a copy of the first removed one; mlp, its MLP half; or mlp:UNITS, an MLP of so\n"
+                 "many units (mlp:128), those of the run's MLPs that would change the stream most, which adds nothing\n"
+                 "at first")
       ->capture_default_str();
   app.add_flag("--keep-correction", options->settings.keep_correction,
                "replacement: keep what stands for a run already (of --correction joint, refit or lra), with the new\n"
@@ -399,6 +400,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       "  shiftrt finetune --model out --preset recover --budget 30min --calib own:prompts.txt,c4 --save out-recovered\n"
       "  shiftrt finetune --model out --method replacement --replacement mlp --save out-replaced\n"
       "  shiftrt finetune --model out-joint --method replacement --keep-correction --save out-replaced\n"
+      "  shiftrt finetune --model out --method replacement --replacement mlp:128 --keep-correction --save out-mlp\n"
       "  shiftrt finetune --model out --calib alpaca --length 256 --epochs 2 --validate-every 50 --save out-alpaca\n"
       "  shiftrt finetune --model out --preset paper-lora --samples 500 --save out-lora --report page\n"
       "  mpirun -n 4 shiftrt finetune --model out --batch 32 --pass-tokens 2048 --save out-tuned    (docs/scale.md)");

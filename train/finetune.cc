@@ -5,6 +5,7 @@
 
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
+#include "train/narrow_mlp.h"
 
 namespace shiftrt {
 
@@ -104,8 +105,11 @@ void CheckTrained(const Model& model, const FinetuneSettings& settings) {
 }
 
 TrainingResult Finetune(const FinetuneJob& job) {
-  const Beginning beginning = BeginningOf(job.model, job.settings);
+  Beginning beginning = BeginningOf(job.model, job.settings);
   const std::shared_ptr<const Weights>& weights = job.model.weights;
+  if (job.settings.method == Method::kReplacement && job.settings.replacement.units > 0)
+    beginning.plan = WithChosenUnits(job.context, weights, {beginning.plan, beginning.runs}, job.texts.training,
+                                     job.settings, job.poll);
   const Parameters parameters(*weights, beginning.plan, beginning.settings);
   if (job.announce) job.announce(parameters.Summary(*weights, beginning.plan));
 

@@ -7,6 +7,7 @@
 #include "models/own_tensors.h"
 #include "runtime/check.h"
 #include "runtime/words.h"
+#include "train/narrow_mlp.h"
 
 namespace shiftrt {
 
@@ -148,7 +149,9 @@ LossKind LanguageObjective::KindOf(const LossMix& mix, const Streams& streams) c
   return {mix.cross_entropy, mix.divergence, teacher_ != nullptr ? &streams.last : nullptr};
 }
 
-ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, Halves halves, bool keep_correction) {
+ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement,
+                                 bool keep_correction) {
+  const Halves halves = replacement.halves;
   if (plan.half_blocks() > 0)
     FailUsage(Field("method"), "replacement: it stands for whole blocks, and of {} blocks of this model one half runs",
               plan.half_blocks());
@@ -171,7 +174,11 @@ ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, 
     for (; next < result.runs.size() && result.runs[next].last < layer; ++next) {
       ReplacedRun& run = result.runs[next];
       run.begin = run.stage = stages.size();
-      stages.emplace_back(keep_correction ? Silent(weights, run.first, halves) : BlockStage{run.first, halves});
+      if (replacement.units > 0) {
+        stages.emplace_back(NarrowMlp(weights, run.first, FirstUnits(weights, run, replacement.units)));
+      } else {
+        stages.emplace_back(keep_correction ? Silent(weights, run.first, halves) : BlockStage{run.first, halves});
+      }
       if (keep_correction) TakeInCorrection(stages, run);
     }
   };

@@ -75,9 +75,11 @@ struct ReplacementPlan {
 // The plan with a copy of its first block, or of that block's MLP half, where each run of removed layers was, in place
 // of the adapters there (Chen et al., "LLM-Streamline", 2024). With the correction kept: after the adapters and, where
 // the block before the run has tensors of its own, with that block as part of what stands for the run; the output
-// projections of the copy begin at zero. Throws UsageError where no layer is removed, where half a block runs, where
-// `weights` lack the removed layers, and where a run has no correction that could be kept.
-ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, Halves halves, bool keep_correction);
+// projections of the copy begin at zero. In the place of a copy, an MLP of other units (train/narrow_mlp.h) has the
+// first units of the run and adds nothing yet. Throws UsageError where no layer is removed, where half a block runs,
+// where `weights` lack the removed layers, and where a run has no correction that could be kept.
+ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement,
+                                 bool keep_correction);
 
 // The mean squared error per element of the stream after each run, where the stages that stand for it read the
 // original model's stream; the mean over tokens and runs.

@@ -138,6 +138,23 @@ std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int
 
 const char* Name(Method method) { return kMethods.Of(method); }
 
+std::string Name(const Replacement& replacement) {
+  return replacement.units > 0 ? fmt::format("{}:{}", Name(replacement.halves), replacement.units)
+                               : Name(replacement.halves);
+}
+
+Replacement ParseReplacement(const std::string& text) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string word = text.substr(0, colon);
+  const std::optional<Halves> halves = word == "block" ? Halves::kBoth : ParseHalves(word);
+  Replacement replacement{halves.value_or(Halves::kBoth)};
+  const bool counted = colon < text.size();
+  if (!halves || (counted && (*halves != Halves::kMlp || !ParseNumber(text.substr(colon + 1), &replacement.units) ||
+                              replacement.units < 1)))
+    FailUsage(Field("replacement"), "\"{}\" is none of block, attention, mlp and mlp:UNITS (mlp:128)", text);
+  return replacement;
+}
+
 Method ParseMethod(const std::string& name) { return kMethods.Parse(name, "method", "\"{}\" is not a method"); }
 
 void CheckGiven(Method method, std::string_view field) {
@@ -157,15 +174,16 @@ void CheckGiven(Method method, std::string_view field) {
 Parameters::Parameters(const Weights& weights, const DepthPlan& plan, const FinetuneSettings& settings)
     : settings_(settings) {
   const ModelConfig& config = weights.config;
-  if (settings.method == Method::kLora) AddLora(config, plan);
-  if (settings.method == Method::kPartial || settings.method == Method::kReplacement) AddLayers(config, weights, plan);
+  if (settings.method == Method::kLora) AddLora(weights, plan);
+  if (settings.method == Method::kPartial || settings.method == Method::kReplacement) AddLayers(weights, plan);
   if (settings.method == Method::kAdapters || settings.adapters) AddAdapters(plan);
   if (settings.head) AddTensor({"lm_head.weight", Place::kHead, 0, 0, config.vocab, config.hidden}, true);
   LayOut();
   if (count_ == 0) FailUsage(Field("method"), "{} with these options leaves nothing to train", Name(settings.method));
 }
 
-void Parameters::AddLora(const ModelConfig& config, const DepthPlan& plan) {
+void Parameters::AddLora(const Weights& weights, const DepthPlan& plan) {
+  const ModelConfig& config = weights.config;
   const LoraOptions& lora = settings_.lora;
   const std::span<const BlockTensor> table = BlockTensors();
   const auto named = [](std::string_view name) {
@@ -184,7 +202,8 @@ void Parameters::AddLora(const ModelConfig& config, const DepthPlan& plan) {
       if (!runs || std::none_of(lora.targets.begin(), lora.targets.end(),
                                 [&](const std::string& target) { return named(target)(tensor); }))
         continue;
-      const int64_t input = Size(config, tensor.input), output = Size(config, tensor.output);
+      const int64_t units = MlpUnits(TensorsOf(weights, *block)), input = Size(config, tensor.input, units),
+                    output = Size(config, tensor.output, units);
       if (lora.rank > std::min(input, output))
         FailUsage(Field("lora.rank"), "{} is above the width of {}, which is {} x {}", lora.rank, ModuleName(tensor),
                   output, input);
@@ -195,14 +214,14 @@ void Parameters::AddLora(const ModelConfig& config, const DepthPlan& plan) {
   }
 }
 
-void Parameters::AddLayers(const ModelConfig& config, const Weights& weights, const DepthPlan& plan) {
+void Parameters::AddLayers(const Weights& weights, const DepthPlan& plan) {
   const std::vector<int64_t> layers = ChooseLayers(settings_.layers, plan.KeptLayers());
   const std::span<const BlockTensor> table = BlockTensors();
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const BlockStage* block = BlockAt(plan.stages[s]);
     if (block == nullptr || !std::binary_search(layers.begin(), layers.end(), block->layer)) continue;
-    ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& tensor, const TensorView&) {
-      const std::vector<int64_t> shape = tensor.Shape(config);
+    ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& tensor, const TensorView& stored) {
+      const std::vector<int64_t>& shape = stored.shape;
       const bool matrix = shape.size() == 2;
       AddTensor({fmt::format("layers.{}.{}", block->layer, tensor.name), Place::kTensor, s,
                  static_cast<size_t>(&tensor - table.data()), matrix ? shape[0] : 1, shape.back()},

@@ -80,8 +80,8 @@ class Parameters {
   std::optional<Lora> Factors(const DepthPlan& plan, std::span<const float> values) const;
 
  private:
-  void AddLora(const ModelConfig& config, const DepthPlan& plan);
-  void AddLayers(const ModelConfig& config, const Weights& weights, const DepthPlan& plan);
+  void AddLora(const Weights& weights, const DepthPlan& plan);
+  void AddLayers(const Weights& weights, const DepthPlan& plan);
   void AddAdapters(const DepthPlan& plan);
   void AddTensor(const Slice& slice, bool decays);
   void LayOut();

@@ -62,7 +62,7 @@ void ManyTokens::JoinBranches(const KeysValues& kv) {
 void ManyTokens::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
   const ConstDeviceArray x = InputOf(block, Halves::kMlp);
-  const int64_t count = s_.step().count, inter = s_.config().intermediate;
+  const int64_t count = s_.step().count, inter = units_ = w.units;
   const DeviceArray activation = s_.Get(CudaArray::kActivation, count * inter, s_.dtype());
   if (s_.gates_at_once() && !w.gate_up.rows.quantised()) {
     return gpu::MultiplyGated(s_.stream(), s_.spec().activation,
@@ -98,7 +98,7 @@ void ManyTokens::Gate(const BlockStage& block) {
 void ManyTokens::Finish(const BlockStage& block, Halves half) {
   const DeviceHalf& w = s_.HalfOf(block, half);
   const bool mlp = half == Halves::kMlp, plain = s_.spec().PlainUpdates(), at_once = plain && !s_.tapped();
-  const int64_t inputs = mlp ? s_.config().intermediate : s_.config().query_dim();
+  const int64_t inputs = mlp ? s_.MlpOf(block).units : s_.config().query_dim();
   const MatrixView<float> h = WithPending();  // in the MLP of a parallel block the attention's is still pending
   float* const to = at_once ? h.data : s_.Hidden(mlp ? CudaArray::kMlpUpdate : CudaArray::kAttentionUpdate).data;
   s_.MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs, s_.dtype()),
@@ -182,7 +182,7 @@ Rows ManyTokens::Widened(CudaArray rows, int64_t width) {
 
 Rows ManyTokens::Heads() { return Widened(CudaArray::kAttended, s_.config().query_dim()); }
 
-Rows ManyTokens::Activation() { return Widened(CudaArray::kActivation, s_.config().intermediate); }
+Rows ManyTokens::Activation() { return Widened(CudaArray::kActivation, units_); }
 
 void ManyTokens::Choose() { s_.Choose(WithPending().row(s_.step().count - 1)); }
 

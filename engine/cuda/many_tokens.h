@@ -38,6 +38,7 @@ class ManyTokens : public Layers, private Block {
 
   CudaState& s_;
   gpu::Pending pending_;  // must still be added to the stream
+  int64_t units_ = 0;     // the units of the MLP that ran last
 };
 
 }  // namespace shiftrt

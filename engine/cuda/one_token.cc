@@ -71,7 +71,7 @@ void OneToken::Attend(const BlockStage& block, int64_t slot) {
 
 void OneToken::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
-  const int64_t inter = s_.config().intermediate;
+  const int64_t inter = w.units;
   gpu::MatVecProblem product = of_mlp_;
   product.w = w.gate_up.rows;
   product.rows = s_.spec().gated ? 2 * inter : inter;
@@ -86,7 +86,7 @@ void OneToken::Gate(const BlockStage& block) {
 void OneToken::Finish(const BlockStage& block, Halves half) {
   const DeviceHalf& w = s_.HalfOf(block, half);
   const bool mlp = half == Halves::kMlp;
-  const int64_t inputs = mlp ? s_.config().intermediate : s_.config().query_dim();
+  const int64_t inputs = mlp ? s_.MlpOf(block).units : s_.config().query_dim();
   gpu::MatVecProblem product{.w = w.last.rows,
                              .rows = s_.hidden(),
                              .cols = inputs,

@@ -165,16 +165,20 @@ DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const
   return half;
 }
 
-DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config, const BlockWeights& from) {
+DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config, int64_t layer,
+                  const BlockWeights& from) {
   DeviceMlp half;
+  half.units = MlpUnits(from);
+  Check(half.units % 8 == 0,
+        "layer {}: the GPU kernels take MLPs whose units are a multiple of 8, not {}: use --device cpu", layer,
+        half.units);
   const bool gated = config.block.gated;
   half.gate_up = gated ? Join(stream, uploader, {&from.gate, &from.up}) : Join(stream, uploader, {&from.up});
   half.last = Join(stream, uploader, {&from.down});
   half.norm = InputNorm(stream, config, from, from.post_norm, from.post_norm_bias);
   half.update_norm = Norm(stream, config, from.mlp_update_norm);
-  half.gate_up_bias =
-      gated ? JoinWide(stream, {{&from.gate_bias, config.intermediate}, {&from.up_bias, config.intermediate}})
-            : JoinWide(stream, {{&from.up_bias, 0}});
+  half.gate_up_bias = gated ? JoinWide(stream, {{&from.gate_bias, half.units}, {&from.up_bias, half.units}})
+                            : JoinWide(stream, {{&from.up_bias, 0}});
   half.last_bias = JoinWide(stream, {{&from.down_bias, 0}});
   return half;
 }
@@ -216,7 +220,7 @@ const DeviceAttention& DeviceWeights::Attention(const Weights& weights, int64_t 
 const DeviceMlp& DeviceWeights::Mlp(const Weights& weights, int64_t layer) {
   const std::lock_guard lock(uploading_);
   std::optional<DeviceMlp>& half = blocks_[layer].mlp;
-  if (!half) half = MakeMlp(stream(), uploader_, weights.config, weights.blocks[layer]);
+  if (!half) half = MakeMlp(stream(), uploader_, weights.config, layer, weights.blocks[layer]);
   return *half;
 }
 
@@ -229,7 +233,7 @@ DeviceAttention DeviceWeights::UploadAttention(const ModelConfig& config, const 
 DeviceMlp DeviceWeights::UploadMlp(const ModelConfig& config, const BlockStage& stage) {
   CheckTypes(*this, stage, Halves::kMlp);
   const std::lock_guard lock(uploading_);
-  return MakeMlp(stream(), uploader_, config, *stage.own);
+  return MakeMlp(stream(), uploader_, config, stage.layer, *stage.own);
 }
 
 DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan& plan) {

@@ -46,6 +46,7 @@ struct DeviceAttention : DeviceHalf {
 struct DeviceMlp : DeviceHalf {
   DeviceWeight gate_up;  // without gate, the up projection alone
   gpu::DeviceBuffer<float> gate_up_bias;
+  int64_t units = 0;  // a multiple of 8
 };
 // A final norm and a head of a plan's own; nothing where it has the model's. The final norm is multiplied by the scale
 // of the logits, and is there if that is not 1.
@@ -71,7 +72,7 @@ class DeviceWeights {
   const DeviceAttention& Attention(const Weights& weights, int64_t layer);
   const DeviceMlp& Mlp(const Weights& weights, int64_t layer);
   // Tensors that a plan gives a block of the same model. Throws Error where a matrix is not of dtype(), or quantised in
-  // a model of bfloat16.
+  // a model of bfloat16, and for an MLP whose units are no multiple of 8, like Mlp().
   DeviceAttention UploadAttention(const ModelConfig& config, const BlockStage& stage);
   DeviceMlp UploadMlp(const ModelConfig& config, const BlockStage& stage);
   DeviceOutput UploadOutput(const Weights& weights, const DepthPlan& plan);

@@ -69,6 +69,23 @@ const char* Name(TrainingLoss loss);
 /// \throws UsageError for another word
 TrainingLoss ParseTrainingLoss(const std::string& name);
 
+/// Says what stands for a run of removed blocks.
+struct Replacement {
+  Halves halves = Halves::kBoth;  ///< a copy of the first removed block, or of its half
+  /// For kMlp: an MLP of so many units in place of the copy, a multiple of 32 up to the model's; 0: the copy.
+  int64_t units = 0;
+
+  /// Compares the fields.
+  bool operator==(const Replacement&) const = default;
+};
+/// \param replacement one of them
+/// \return its word: "both", "attention", "mlp", or "mlp:UNITS"
+std::string Name(const Replacement& replacement);
+/// \param text "block" or "both", "attention", "mlp", or "mlp:UNITS"
+/// \return the replacement
+/// \throws UsageError with the field "replacement" for other text
+Replacement ParseReplacement(const std::string& text);
+
 /// The course of a training so far.
 struct TrainingHistory {
   /// A loss on text that is not learnt from: the divergence from the original model where it is part of the training's
@@ -119,7 +136,7 @@ struct FinetuneSettings {
   bool head = false;                                ///< train the head too
   bool adapters = false;                            ///< train the adapters too
   TrainingLoss loss = TrainingLoss::kCrossEntropy;  ///< not of kReplacement, which minimises the stream's error
-  Halves replacement = Halves::kBoth;               ///< for kReplacement: a whole block, or kMlp
+  Replacement replacement = {};                     ///< for kReplacement: what stands for a run
   /// For kReplacement: keeps the correction that stands for a run already, with the new block after it.
   bool keep_correction = false;
 

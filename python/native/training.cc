@@ -42,13 +42,6 @@ Setter Parsed(T FinetuneSettings::*member, T (*parse)(const std::string&)) {
   return [=](FinetuneSettings& settings, nb::handle value) { settings.*member = parse(nb::cast<std::string>(value)); };
 }
 
-Halves HalvesOf(const std::string& name) {
-  if (name == "block") return Halves::kBoth;  // the word of the command line
-  const std::optional<Halves> halves = ParseHalves(name);
-  if (!halves) throw UsageError("replacement", "\"" + name + "\" is none of block, both, attention and mlp");
-  return *halves;
-}
-
 const std::map<std::string, Setter>& FinetuneSetters() {
   using S = FinetuneSettings;
   static const std::map<std::string, Setter> table = {
@@ -61,7 +54,7 @@ const std::map<std::string, Setter>& FinetuneSetters() {
       {"head", Into(&S::head)},
       {"adapters", Into(&S::adapters)},
       {"loss", Parsed(&S::loss, ParseTrainingLoss)},
-      {"replacement", Parsed(&S::replacement, HalvesOf)},
+      {"replacement", Parsed(&S::replacement, ParseReplacement)},
       {"keep_correction", Into(&S::keep_correction)},
       {"text", Into(&S::text)},
       {"answers", Into(&S::answers)},

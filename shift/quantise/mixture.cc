@@ -65,9 +65,8 @@ const Mixture& FindMixture(std::string_view name) {
   FailUsage(Field("quantize"), "there is no mixture of types \"{}\"; there are {}", name, fmt::join(names, ", "));
 }
 
-BlockType TypeIn(const Mixture& mixture, const BlockTensor& tensor, int64_t index, int64_t count,
-                 const ModelConfig& config) {
-  return ForRows(TypeOf(mixture, tensor, index, count), Size(config, tensor.input));
+BlockType TypeIn(const Mixture& mixture, const BlockTensor& tensor, int64_t index, int64_t count, int64_t columns) {
+  return ForRows(TypeOf(mixture, tensor, index, count), columns);
 }
 
 BlockType HeadTypeIn(const Mixture& mixture, const ModelConfig& config) { return ForRows(mixture.head, config.hidden); }

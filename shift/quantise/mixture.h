@@ -28,8 +28,7 @@ const Mixture& FindMixture(std::string_view name);
 
 // The type of a matrix of kept block `index` of `count`. A type whose blocks are longer than a divisor of `columns` is
 // replaced by the next larger type with blocks of 32; float32 if 32 is no divisor: the matrix stays as it is.
-BlockType TypeIn(const Mixture& mixture, const BlockTensor& tensor, int64_t index, int64_t count,
-                 const ModelConfig& config);
+BlockType TypeIn(const Mixture& mixture, const BlockTensor& tensor, int64_t index, int64_t count, int64_t columns);
 // The type of the head, or of the embedding table of a model that has no other table for the head.
 BlockType HeadTypeIn(const Mixture& mixture, const ModelConfig& config);
 // The type of the embedding table of a model whose head is another matrix.

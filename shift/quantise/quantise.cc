@@ -66,7 +66,7 @@ class Quantiser {
   void ForEachToBeRounded(const BlockWeights& block, Halves halves, int64_t index, const Visit& visit) const {
     ForEachTensor(block, halves, [&](const BlockTensor& row, const TensorView& tensor) {
       if (row.kind != BlockTensor::Kind::kMatrix) return;
-      const BlockType type = TypeIn(mixture_, row, index, plan_.blocks(), config_);
+      const BlockType type = TypeIn(mixture_, row, index, plan_.blocks(), tensor.cols());
       if (ToBeRounded(tensor, type)) visit(row, type);
     });
   }
@@ -150,7 +150,7 @@ class Quantiser {
     }
     if (RunsMlp(stage.halves)) {
       inputs.mlp.emplace(config_.hidden);
-      inputs.activation.emplace(config_.intermediate);
+      inputs.activation.emplace(MlpUnits(TensorsOf(*weights_, stage)));
       keep(TapPoint::kActivation, activation);
     }
     const BlockWeights& block = TensorsOf(*weights_, stage);

@@ -17,12 +17,17 @@ struct Projection {
   TensorView BlockWeights::*weight;
   TensorView BlockWeights::*bias;  // empty in most families
 
+  // The most inputs that it has in a block of the model, and those that it has in this block.
   int64_t Inputs(const ModelConfig& config) const {
     return half == Halves::kMlp ? config.intermediate : config.query_dim();
   }
+  int64_t Inputs(const BlockWeights& block) const { return (block.*weight).cols(); }
   // The numbers per token of `input` (SiteInput::kActivation or kStreamAndActivation).
   int64_t Width(SiteInput input, const ModelConfig& config) const {
     return Inputs(config) + (input == SiteInput::kStreamAndActivation ? config.hidden : 0);
+  }
+  int64_t Width(SiteInput input, const BlockWeights& block) const {
+    return Inputs(block) + (input == SiteInput::kStreamAndActivation ? (block.*weight).rows() : 0);
   }
 };
 inline constexpr Projection kOutputProjection = {"o", Halves::kAttention, TapPoint::kHeads, &BlockWeights::o,

@@ -151,12 +151,15 @@ class SequentialFit {
     if (!bare_.empty()) shiftrt::CheckMemory(job_.context, 1, config.hidden, "a higher limit allows more");
     for (size_t s = 0; s < work_.size(); ++s) {
       const Work& work = work_[s];
+      if (work.fits() == 0) continue;
+      const BlockStage& block = plan_.stages[s].block();
+      const BlockWeights& tensors = shiftrt::TensorsOf(*job_.model.weights, block);
       if (work.run) {
-        check(LastOf(plan_.stages[s].block()).Width(options_.correction->input, config));
+        check(LastOf(block).Width(options_.correction->input, tensors));
       } else if (work.down) {
-        check(kDownProjection.Inputs(config));
+        check(kDownProjection.Inputs(tensors));
       }
-      if (work.output) check(kOutputProjection.Inputs(config));
+      if (work.output) check(kOutputProjection.Inputs(tensors));
     }
   }
 
@@ -348,8 +351,8 @@ class SequentialFit {
   }
 
   void HealProjection(BlockStage& block, const Projection& projection) {
-    SiteSums sums({block.layer, 1}, SiteInput::kActivation,
-                  {projection.Inputs(job_.model.weights->config), job_.hidden()}, options_.weighting);
+    SiteSums sums({block.layer, 1}, SiteInput::kActivation, {projection.Inputs(*TensorsOf(block)), job_.hidden()},
+                  options_.weighting);
     CollectHalf(block, projection, sums);
     const Stopwatch watch(result_.seconds.solve);
     RefittedBlock refitted = RefitProjection(job_.context, sums, options_.ridge, projection, TensorsOf(block));
@@ -361,7 +364,7 @@ class SequentialFit {
   std::shared_ptr<const Lra> CorrectRun(BlockStage& block, const Site& run) {
     const Projection& projection = LastOf(block);
     const SiteInput input = options_.correction->input;
-    SiteSums sums(run, input, {projection.Width(input, job_.model.weights->config), job_.hidden()}, options_.weighting);
+    SiteSums sums(run, input, {projection.Width(input, *TensorsOf(block)), job_.hidden()}, options_.weighting);
     CollectHalf(block, projection, sums);
     FittedSites fitted = Corrected(sums, &projection, TensorsOf(block));
     block.own = fitted.own.front().own;

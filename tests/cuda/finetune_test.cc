@@ -68,7 +68,7 @@ TEST_F(FinetuneOnGpu, PartialLayersAndTheHeadAgreeWithTheCpu) {
 TEST_F(FinetuneOnGpu, ReplacementsAgreeWithTheCpu) {
   FinetuneSettings settings;
   settings.method = Method::kReplacement;
-  settings.replacement = Halves::kMlp;
+  settings.replacement = {Halves::kMlp};
   ExpectParity(kQwen2, DepthPlan::Pruned(2, std::vector<int64_t>{0}), settings);
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/random.h"
 #include "tests/cuda/models.h"
 #include "tests/cuda/quantised_models.h"
+#include "tests/models/mlp_units.h"
 
 namespace shiftrt {
 namespace {
@@ -45,15 +46,14 @@ Matrix<float> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed, double sca
   return matrix;
 }
 
-// Two blocks, of which the second has its own tensors, with an adapter of each form after them.
+// Two blocks, of which the second has tensors of its own and an MLP of fewer units, with an adapter of each form after
+// them.
 DepthPlan PlanOf(const Weights& weights) {
   const int64_t hidden = weights.config.hidden;
   auto low = std::make_shared<Lra>(), full = std::make_shared<Lra>();
   *low = {{}, RandomMatrix(hidden, 3, 1, 0.1), RandomMatrix(3, hidden, 2, 0.1), RandomMatrix(1, hidden, 3, 0.1)};
   *full = {RandomMatrix(hidden, hidden, 4, 0.03), {}, {}, RandomMatrix(1, hidden, 5, 0.1)};
-  const auto own = std::make_shared<BlockWeights>(weights.blocks[1]);
-  return {
-      {BlockStage{.layer = 0}, AdapterStage{{0}, low}, BlockStage{.layer = 1, .own = own}, AdapterStage{{1}, full}}};
+  return {{BlockStage{.layer = 0}, AdapterStage{{0}, low}, WithUnits(weights, {1}, 56), AdapterStage{{1}, full}}};
 }
 
 struct Trained {

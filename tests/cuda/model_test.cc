@@ -19,6 +19,7 @@
 #include "tests/cuda/quantised_models.h"
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
+#include "tests/models/mlp_units.h"
 
 #ifdef SHIFTRT_EMULATED
 #include "kernels/emulated/device.h"
@@ -297,6 +298,38 @@ TEST_F(ModelOnGpu, HalvesOfBlocksAgreeWithTheCpu) {
         EXPECT_LE(RelativeError(seen[1][which], seen[0][which]), ManyTolerance(dtype));
       EXPECT_EQ(seen[1][0], seen[1][1]);
     }
+  }
+}
+
+// The second MLP has more units than the first, so that its arrays grow in the middle of a call.
+TEST_F(ModelOnGpu, MlpsOfOtherUnitsAgreeWithTheCpu) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kLlama, kGemma2, kStarcoder2, kCohere2, kGranite})) {
+    SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+    const auto weights = MakeWeights(shape, dtype);
+    ExpectParity(weights, {{WithUnits(*weights, {0}, 40), WithUnits(*weights, {1}, 160)}});
+    const DepthPlan half = {{BlockStage{0}, WithUnits(*weights, {1, Halves::kMlp}, 32)}};
+    ExpectParity(weights, half);
+    std::vector<float> seen[2];
+    for (const Device device : {Device::kCpu, Device::kCuda}) {
+      Decoder decoder(On(device), weights, half, {{1, TapPoint::kActivation, [&](const Rows& rows, const Batch&) {
+                                                     EXPECT_EQ(rows.hidden(), 32);
+                                                     seen[device == Device::kCuda] = Copied(rows);
+                                                   }}});
+      Batch batch;
+      batch.Add(Tokens(*weights, 9));
+      decoder.Forward(batch);
+    }
+    EXPECT_LE(RelativeError(seen[1], seen[0]), ManyTolerance(dtype));
+  }
+  const auto weights = MakeWeights(kQwen2, DType::kFloat32);
+  try {
+    const Decoder decoder(On(Device::kCuda), weights, {{BlockStage{0}, WithUnits(*weights, {1}, 12)}});
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("layer 1: the GPU kernels take MLPs whose units are a multiple of 8, not 12"),
+        std::string::npos)
+        << error.what();
   }
 }
 

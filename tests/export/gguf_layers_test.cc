@@ -6,6 +6,7 @@
 #include "models/gguf.h"
 #include "runtime/gguf_writer.h"
 #include "tests/export/fixture.h"
+#include "tests/models/mlp_units.h"
 
 namespace shiftrt {
 namespace {
@@ -138,6 +139,84 @@ TEST_F(GgufLayersExport, LayersHaveTheSizesOfTheirBlocks) {
   EXPECT_EQ(file.tensors().at("blk.2.ffn_down.weight").shape, (std::vector<int64_t>{config.hidden, kNoMlpUnits}));
 }
 
+// Blocks and halves with fewer and with more units than the model, beside an adapter.
+TEST_F(GgufLayersExport, MlpsOfOtherUnitsComeBack) {
+  for (const char* name : {"llama2", "llama_bias", "qwen2_tied"}) {
+    for (const bool q8_0 : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, q8_0));
+      settings_.q8_0 = q8_0;
+      const Model model = Golden(name);
+      const Weights& weights = *model.weights;
+      const int64_t width = weights.config.intermediate;
+      DepthPlan plan = Pruned(model, {1});
+      plan.stages.insert(plan.stages.begin() + 1, Site({1}, Normed(model, 4, 1)));
+      plan.stages.insert(plan.stages.begin() + 2, WithUnits(weights, {1, Halves::kMlp}, 64));
+      plan.stages[3] = WithUnits(weights, {2}, width + 32);
+      Write("gguf", model, plan);
+      std::vector<int64_t> sizes = {width, kNoMlpUnits, 64, width + 32};
+      for (size_t i = sizes.size(); i < plan.stages.size(); ++i) sizes.push_back(width);
+      EXPECT_EQ(GgufFile(File()).metadata().Integers("deci.feed_forward_length"), sizes);
+      EXPECT_EQ(GgufFile(File()).metadata().Integers("deci.attention.head_count")[2], 0);
+      const Model opened = OpenModel(File().string());
+      if (!q8_0) ExpectSame(Logits(opened, opened.plan), Logits(model, WithDenseAdapters(context_, plan)));
+      EXPECT_EQ(opened.weights->config.intermediate, width + 32);
+      ASSERT_EQ(opened.plan.stages.size(), plan.stages.size());
+      EXPECT_EQ(opened.plan.stages[2].block().halves, Halves::kMlp);
+      EXPECT_EQ(MlpUnits(opened.weights->blocks[0]), width);
+      EXPECT_EQ(MlpUnits(opened.weights->blocks[1]), 64);
+      EXPECT_EQ(MlpUnits(opened.weights->blocks[2]), width + 32);
+      fs::remove_all(out_);
+    }
+  }
+}
+
+// A file of whole blocks that differ in the units of their MLPs, as those of Llama-Nemotron do.
+TEST_F(GgufLayersExport, ModelsWhoseBlocksDifferInUnitsAreOpened) {
+  const Model model = Golden("llama2");
+  DepthPlan plan = Pruned(model, {});
+  for (const auto& [block, units] : {std::pair<size_t, int64_t>{0, 64}, {1, 32}})
+    plan.stages[block] = WithUnits(*model.weights, plan.stages[block].block(), units);
+  Write("gguf", model, plan);
+  const fs::path kept = directory_.path() / "differ.gguf";
+  fs::rename(File(), kept);
+  fs::remove_all(out_);
+  const Model opened = OpenModel(kept.string());
+  ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+  const int64_t layers = model.weights->config.layers, width = model.weights->config.intermediate;
+  EXPECT_EQ(opened.plan, DepthPlan::Original(layers));
+  EXPECT_EQ(opened.plan.Parameters(*opened.weights), plan.Parameters(*model.weights));
+  EXPECT_EQ(opened.weights->config.intermediate, width);
+  // It is a model like any other: pruned, it is written again, though no block has the width of the widest.
+  const DepthPlan rest = DepthPlan::Pruned(layers, std::vector<int64_t>{2});
+  ASSERT_EQ(rest.blocks(), 2);
+  Write("gguf", opened, rest);
+  const Model again = OpenModel(File().string());
+  ExpectSame(Logits(again, again.plan), Logits(opened, rest));
+  EXPECT_EQ(again.weights->config.intermediate, 64);
+  // Its checkpoint can be saved with the weights.
+  SaveAdapted(opened, rest, {}, /*with_weights=*/true, directory_.path() / "saved");
+  const Model saved = OpenModel((directory_.path() / "saved").string());
+  ExpectSame(Logits(saved, saved.plan), Logits(opened, rest));
+}
+
+TEST_F(GgufLayersExport, OtherFormatsRefuseMlpsOfOtherUnits) {
+  const Model model = Golden("llama2");
+  const int64_t width = model.weights->config.intermediate;
+  DepthPlan plan = Pruned(model, {1});
+  plan.stages[1] = WithUnits(*model.weights, {2}, 64);
+  for (const char* format : {"hf", "hf-lra"}) {
+    const std::string what = WriteRefusal(format, model, plan);
+    EXPECT_NE(what.find(fmt::format("the MLP of block 2 has 64 units, and the configuration {}", width)),
+              std::string::npos)
+        << what;
+    EXPECT_NE(what.find("Formats that can: gguf"), std::string::npos) << what;
+  }
+  const Model qwen3 = Golden("qwen3");
+  DepthPlan of_qwen3 = Pruned(qwen3, {1});
+  of_qwen3.stages[1] = WithUnits(*qwen3.weights, of_qwen3.stages[1].block(), 64);
+  EXPECT_NE(WriteRefusal("gguf", qwen3, of_qwen3).find("MLPs of other units need"), std::string::npos);
+}
+
 TEST_F(GgufLayersExport, PlansWithoutAPlaceAreRefused) {
   const auto refusal = [&](const Model& model, const DepthPlan& plan, const std::string& word) {
     const std::string what = WriteRefusal("gguf", model, plan);
@@ -202,7 +281,8 @@ TEST_F(GgufLayersExport, OtherLayersAreRefused) {
     WriteText(changed, bytes);
     return Refusal([&] { OpenModel(changed.string()); });
   };
-  EXPECT_NE(changed_tensor("blk.2.ffn_down.weight").find("the MLP of layer 2 has 32 units"), std::string::npos);
+  EXPECT_EQ(changed_tensor("blk.2.ffn_down.weight"), "");
+  EXPECT_EQ(MlpUnits(OpenModel(changed.string()).weights->blocks[2]), 32);
   std::string bytes = whole;
   bytes[bytes.find("shiftrt.removed") + 15] = 6;  // float32 in place of a list
   WriteText(changed, bytes);

@@ -28,7 +28,7 @@ class Adapter : public SmallModel {
 
   void Use() const {
     const DepthPlan plan = DepthPlan::Original(weights_->config.layers);
-    MergeLora(*weights_, plan, ReadLora(path(), weights_->config, plan));
+    MergeLora(*weights_, plan, ReadLora(path(), *weights_, plan));
   }
 
  private:

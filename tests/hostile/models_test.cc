@@ -257,7 +257,7 @@ const Reader kPeft = {
     [](const fs::path& directory) { Saved(directory).Save(directory / "saved"); },
     [](const fs::path& directory) {
       const Saved saved(directory);
-      return Checksum(ReadLora(directory / "saved/lora", saved.model.weights->config, saved.model.plan));
+      return Checksum(ReadLora(directory / "saved/lora", *saved.model.weights, saved.model.plan));
     }};
 
 TEST(HostileModels, Peft) {

@@ -18,6 +18,7 @@
 #include "tests/file_size_limit.h"
 #include "tests/models/checkpoint_files.h"
 #include "tests/models/fixtures.h"
+#include "tests/models/mlp_units.h"
 
 namespace shiftrt {
 namespace fs = std::filesystem;

@@ -132,6 +132,60 @@ TEST_F(Adapted, HalfBlocksComeBack) {
   EXPECT_EQ(ReadSaved()["version"], 1) << "of a plan that the first version can hold";
 }
 
+// The first MLP has fewer units than the model's, which are 12, and the second has more.
+TEST_F(Adapted, MlpsOfOtherUnitsComeBack) {
+  const DepthPlan plan = {{BlockStage{0}, AdapterStage{{1}, LowRankAdapter(2, 5)},
+                           WithUnits(*base_.weights, {1, Halves::kMlp}, 4), WithUnits(*base_.weights, {2}, 20)}};
+  const std::string expected = Logits(With(base_, plan));
+  for (const bool with_weights : {false, true}) {
+    Save(With(base_, plan), with_weights);
+    EXPECT_EQ(ReadSaved()["version"], 6);
+    EXPECT_EQ(ReadSaved()["plan"][2]["units"], 4);
+    EXPECT_FALSE(ReadSaved()["plan"][0].contains("units"));
+    const Model opened = OpenAdapted(saved_, {});
+    EXPECT_EQ(Logits(opened), expected);
+    EXPECT_EQ(MlpUnits(TensorsOf(*opened.weights, opened.plan.stages[2].block())), 4);
+    EXPECT_EQ(MlpUnits(TensorsOf(*opened.weights, opened.plan.stages[3].block())), 20);
+    EXPECT_EQ(opened.plan.Parameters(*opened.weights), plan.Parameters(*base_.weights));
+    // As the base of another saved model.
+    const fs::path second = directory_.path() / "second";
+    DepthPlan blocks = opened.plan;
+    blocks.stages.erase(blocks.stages.begin() + 1);
+    SaveAdapted(opened, blocks, {}, false, second);
+    EXPECT_EQ(Logits(OpenAdapted(second, {})), Logits(With(opened, blocks)));
+  }
+  // Without adapters and half blocks, too, it is no stock checkpoint.
+  const Model narrow = With(base_, {{BlockStage{0}, WithUnits(*base_.weights, {1}, 4)}});
+  Save(narrow, /*with_weights=*/true);
+  EXPECT_NE(Refusal([&] { LoadWeights(saved_); }).find("ShiftrtForCausalLM"), std::string::npos);
+  EXPECT_EQ(Logits(OpenAdapted(saved_, {})), Logits(narrow));
+}
+
+TEST_F(Adapted, UnitsThatDoNotFitAreRefused) {
+  Save(With(base_, {{BlockStage{0}, WithUnits(*base_.weights, {1, Halves::kMlp}, 4)}}));
+  good_ = ReadSaved();
+  const auto expect_shape_refused = [&](const Json& json, int units) {
+    WriteText(saved_ / kAdaptedFile, json.dump());
+    ExpectRefused("own.safetensors", fmt::format("tensor model.layers.1.mlp.gate_proj.weight is float32 [4, 8], "
+                                                 "expected float32, float16 or bfloat16 [{}, 8]",
+                                                 units));
+  };
+  Json json = good_;
+  json["plan"][1]["units"] = 5;
+  expect_shape_refused(json, 5);
+  json["plan"][1].erase("units");
+  expect_shape_refused(json, 12);
+  ExpectJsonRefused("/plan/1/units", 0, "units 0");
+  ExpectJsonRefused("/plan/1/units", "4", "units \"4\"");
+  ExpectJsonRefused("/version", 5, "which a file of version 5 cannot have");
+  ExpectJsonRefused("/version", 7, "version 7, expected 1 to 6");
+  json = good_;
+  json["plan"][1]["own"] = {"mlp.gate_proj.weight", "mlp.up_proj.weight"};
+  ExpectJsonRefused(json, "the MLP of block 1 has 4 units, expected 12, because mlp.down_proj.weight is the base");
+  WriteText(saved_ / kAdaptedFile, good_.dump());
+  ExpectSpoiltTensorsRefused("own.safetensors");
+}
+
 // Blocks whose corrections stand in another file are not opened as if they were the model.
 TEST_F(Adapted, OnlyAModelOfBlocksAloneHasAStockConfig) {
   const Json base = Json::parse(ReadFile(base_.directory / "config.json"));
@@ -284,7 +338,7 @@ TEST_F(Adapted, HostileJson) {
     json.erase(key);
     ExpectJsonRefused(json, key);
   }
-  for (const Json& version : {Json(0), Json(6), Json("1"), Json(nullptr)})
+  for (const Json& version : {Json(0), Json(7), Json("1"), Json(nullptr)})
     ExpectJsonRefused("/version", version, "version");
   ExpectJsonRefused("/base", 3, "base");
   ExpectJsonRefused("/base", "base", "absolute");

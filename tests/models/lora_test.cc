@@ -65,9 +65,7 @@ class LoraFiles : public testing::Test {
     out.Commit();
   }
   fs::path File(const char* name) const { return directory_.path() / kLoraDirectory / name; }
-  Lora Read(const DepthPlan& plan) const {
-    return ReadLora(directory_.path() / kLoraDirectory, weights_->config, plan);
-  }
+  Lora Read(const DepthPlan& plan) const { return ReadLora(directory_.path() / kLoraDirectory, *weights_, plan); }
   Json Config() const { return Json::parse(ReadFile(File(kLoraConfig))); }
   void ExpectConfigRefused(const Json& config, const std::string& word) const {
     WriteText(File(kLoraConfig), config.dump());

@@ -17,6 +17,7 @@
 #include "shift/pipeline.h"
 #include "shift/quantise/mixture.h"
 #include "shift/quantise/round_matrix.h"
+#include "tests/models/mlp_units.h"
 #include "tests/shift/small_model.h"
 
 namespace shiftrt {
@@ -33,24 +34,27 @@ TEST(Mixtures, GiveMoreBitsWhereLlamaCppDoes) {
   ModelConfig config;
   config.hidden = 1536;
   config.intermediate = 8960;
+  const auto type = [&](const char* mixture, TensorView BlockWeights::*member, int64_t i, int64_t blocks) {
+    const BlockTensor& row = RowOf(member);
+    return TypeIn(FindMixture(mixture), row, i, blocks, Size(config, row.input));
+  };
   const auto more = [&](int64_t blocks) {
     std::vector<int64_t> layers;
     for (int64_t i = 0; i < blocks; ++i)
-      if (TypeIn(FindMixture("q4_k_m"), RowOf(&BlockWeights::down), i, blocks, config) == BlockType::kQ6_K)
-        layers.push_back(i);
+      if (type("q4_k_m", &BlockWeights::down, i, blocks) == BlockType::kQ6_K) layers.push_back(i);
     return layers;
   };
   EXPECT_EQ(more(28), (std::vector<int64_t>{0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 24, 25, 26, 27}));
   EXPECT_EQ(more(24), (std::vector<int64_t>{0, 1, 2, 5, 8, 11, 14, 17, 20, 21, 22, 23}));
-  EXPECT_EQ(TypeIn(FindMixture("q4_k_m"), RowOf(&BlockWeights::up), 0, 28, config), BlockType::kQ4_K);
-  EXPECT_EQ(TypeIn(FindMixture("q3_k_m"), RowOf(&BlockWeights::v), 0, 28, config), BlockType::kQ5_K);
-  EXPECT_EQ(TypeIn(FindMixture("q3_k_m"), RowOf(&BlockWeights::v), 2, 28, config), BlockType::kQ4_K);
+  EXPECT_EQ(type("q4_k_m", &BlockWeights::up, 0, 28), BlockType::kQ4_K);
+  EXPECT_EQ(type("q3_k_m", &BlockWeights::v, 0, 28), BlockType::kQ5_K);
+  EXPECT_EQ(type("q3_k_m", &BlockWeights::v, 2, 28), BlockType::kQ4_K);
   EXPECT_EQ(HeadTypeIn(FindMixture("q2_k"), config), BlockType::kQ6_K);
   config.hidden = 896;  // no whole super-blocks
-  EXPECT_EQ(TypeIn(FindMixture("q4_k_m"), RowOf(&BlockWeights::up), 0, 24, config), BlockType::kQ5_0);
+  EXPECT_EQ(type("q4_k_m", &BlockWeights::up, 0, 24), BlockType::kQ5_0);
   EXPECT_EQ(HeadTypeIn(FindMixture("q4_k_m"), config), BlockType::kQ8_0);
   config.hidden = 80;  // no whole blocks: the matrix stays
-  EXPECT_EQ(TypeIn(FindMixture("q4_k_m"), RowOf(&BlockWeights::up), 0, 24, config), BlockType::kF32);
+  EXPECT_EQ(type("q4_k_m", &BlockWeights::up, 0, 24), BlockType::kF32);
   EXPECT_THROW(FindMixture("q4_k_x"), UsageError);
 }
 
@@ -231,6 +235,37 @@ TEST_F(QuantisedModel, EveryMatrixHasItsType) {
       EXPECT_EQ(again.report.bytes_after, rounded.report.bytes_after);
     }
   }
+}
+
+// The block before the removed ones has 32 units, one after them 96, and the others 64: the fits, the rounding and the
+// counts go by the block.
+TEST_F(QuantisedModel, MlpsOfOtherUnitsAreRepairedAndRounded) {
+  auto weights = std::make_shared<Weights>(*model_.weights);
+  for (const auto& [layer, units] : {std::pair<int64_t, int64_t>{1, 32}, {4, 96}}) {
+    const BlockStage changed = WithUnits(*weights, {layer}, units);
+    weights->blocks[layer] = *changed.own;
+    weights->storage.push_back(changed.own);
+  }
+  weights->config.intermediate = 96;
+  model_.weights = weights;
+  for (const char* correction : {"lra", "refit", "joint", "norm-refit"}) {
+    SCOPED_TRACE(correction);
+    const ShiftResult repaired = Run("q4_0", correction, Heal::kAll);
+    ExpectTypes(repaired.corrected, DType::kQ4_0);
+    ASSERT_FALSE(repaired.sites.empty());
+    for (const FitReport& site : repaired.sites) EXPECT_GT(site.r2_fit, 0.05);
+    EXPECT_GE(repaired.healed.size(), 3U);
+    for (const BlockStage* block : repaired.corrected.Blocks())
+      EXPECT_EQ(MlpUnits(TensorsOf(*weights, *block)), MlpUnits(weights->blocks[block->layer])) << block->layer;
+  }
+  // 32 and 96 inputs are no blocks of 256, and neither is the hidden size.
+  NoProgress progress;
+  const QuantisedPlan rounded =
+      Quantise({context_, model_, calibration_, progress}, DepthPlan::Original(kLayers), ParseQuantise("q8_0"));
+  const DepthPlan original = DepthPlan::Original(kLayers);
+  EXPECT_EQ(rounded.report.matrices, 6 * 7 + 2);
+  EXPECT_NEAR(static_cast<double>(rounded.report.bytes_after), original.Bytes(*weights) * 8.5 / 32,
+              0.03 * static_cast<double>(original.Bytes(*weights)));
 }
 
 TEST_F(QuantisedModel, FeedbackStaysCloserToTheModel) {

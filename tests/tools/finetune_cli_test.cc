@@ -125,6 +125,24 @@ TEST_F(FinetuneCli, SavesWhatItMeasured) {
   EXPECT_EQ(ReadJson("tuned/shiftrt.json")["provenance"]["finetune"]["settings"]["method"], "replacement");
 }
 
+// The saved model is the one that was measured.
+TEST_F(FinetuneCli, ASmallMlpStandsAfterTheAdapters) {
+  ASSERT_EQ(Run({"--prune", "layers=1,2", "--correction", "norm-lra", "--lra", "4", "--save", Path("out")}).status, 0);
+  EXPECT_FAILS(Finetune({"--method", "replacement", "--replacement", "mlp:40", "--keep-correction"}), 2,
+               "--replacement: mlp:40: expected a multiple of 32 from 32 to 32, the width of the model's MLPs");
+  EXPECT_FAILS(Finetune({"--method", "replacement", "--replacement", "half"}), 2,
+               "--replacement: \"half\" is none of block, attention, mlp and mlp:UNITS (mlp:128)");
+  const Outcome outcome = Finetune({"--method", "replacement", "--replacement", "mlp:32", "--keep-correction", "--text",
+                                    Path("heldout.txt"), "--json", Path("t.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json training = ReadJson("t.json")["trainings"][0];
+  EXPECT_LT(training["validation"].back()["loss"], training["validation"].front()["loss"]);
+  EXPECT_EQ(ReadJson("tuned/shiftrt.json")["provenance"]["finetune"]["settings"]["replacement"], "mlp:32");
+  const Outcome ppl = Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json"), "--quiet"}, "tuned");
+  ASSERT_EQ(ppl.status, 0) << ppl.err;
+  EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>() / training["perplexity"].get<double>(), 1, 1e-6);
+}
+
 // Without --rate each part has the rate of its own method (docs/training.md); with it all have the same.
 TEST_F(FinetuneCli, PartsOfATrainingHaveTheirOwnRates) {
   const auto trained = [&](std::vector<std::string> more) {

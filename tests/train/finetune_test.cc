@@ -302,7 +302,7 @@ TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamAfterTheRun) {
   settings_.method = Method::kReplacement;
   schedule_ = {Decay::kConstant, 0.003, 0, 60};
   for (const Halves halves : {Halves::kBoth, Halves::kMlp}) {
-    settings_.replacement = halves;
+    settings_.replacement = {halves};
     const TrainingResult result = Fresh();
     EXPECT_LT(result.history.validations.back().loss, 0.9 * result.history.validations.front().loss) << Name(halves);
     EXPECT_TRUE(result.plan.Adapters().empty());
@@ -315,7 +315,7 @@ TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamAfterTheRun) {
   }
   // A run of one layer is replaced by that layer: nothing is left to learn there.
   model_.plan = DepthPlan::Pruned(kLayers, std::vector<int64_t>{2});
-  settings_.replacement = Halves::kBoth;
+  settings_.replacement = {};
   schedule_.steps = 1;
   EXPECT_NEAR(Fresh().history.validations.front().loss, 0, 1e-10);
   model_.plan = DepthPlan::Original(kLayers);
