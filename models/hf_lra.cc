@@ -175,8 +175,7 @@ std::vector<BlockPart> Replaced(const Json& json, const std::vector<BlockPart>& 
     const bool any_gone = std::any_of(gone.begin(), gone.end(), [&](const BlockPart& part) {
       return part == parts.back() || (parts.back().halves == Halves::kBoth && part.layer == parts.back().layer);
     });
-    Check(any_gone,
-          "{} removed {} are not removed layers of the original", what, Shown(json));
+    Check(any_gone, "{} removed {} are not removed layers of the original", what, Shown(json));
     Check(parts.size() == 1 || parts.back().begin() >= parts[parts.size() - 2].end(),
           "{} removed {} is not an ascending list of layers", what, Shown(json));
   }

@@ -253,12 +253,11 @@ TEST(HostileModels, SavedPlan) {
 }
 
 // A directory of PEFT that another program made for the same plan.
-const Reader kPeft = {
-    [](const fs::path& directory) { Saved(directory).Save(directory / "saved"); },
-    [](const fs::path& directory) {
-      const Saved saved(directory);
-      return Checksum(ReadLora(directory / "saved/lora", *saved.model.weights, saved.model.plan));
-    }};
+const Reader kPeft = {[](const fs::path& directory) { Saved(directory).Save(directory / "saved"); },
+                      [](const fs::path& directory) {
+                        const Saved saved(directory);
+                        return Checksum(ReadLora(directory / "saved/lora", *saved.model.weights, saved.model.plan));
+                      }};
 
 TEST(HostileModels, Peft) {
   static constexpr const char *kSettings = "saved/lora/adapter_config.json",
