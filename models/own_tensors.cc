@@ -78,8 +78,9 @@ void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const doub
 }
 
 template <typename Tensors>
-void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const float> values, std::vector<int64_t> shape) {
-  (weights_.*member).shape = std::move(shape);
+void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const float> values,
+                               const std::vector<int64_t>& shape) {
+  (weights_.*member).shape = shape;
   Replace(member, values);
 }
 

@@ -23,7 +23,7 @@ class OwnCopy {
   void Replace(TensorView Tensors::*member, std::span<const float> values);
   void Replace(TensorView Tensors::*member, std::span<const double> values);
   // Replaces a tensor by `values` of another shape.
-  void Replace(TensorView Tensors::*member, std::span<const float> values, std::vector<int64_t> shape);
+  void Replace(TensorView Tensors::*member, std::span<const float> values, const std::vector<int64_t>& shape);
   // Puts `tensor` there, which `storage` keeps alive.
   void Replace(TensorView Tensors::*member, const TensorView& tensor, std::shared_ptr<const void> storage) {
     weights_.*member = tensor;
