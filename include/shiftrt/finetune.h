@@ -75,7 +75,7 @@ struct Replacement {
   /// For kMlp: an MLP of so many units in place of the copy, a multiple of 32 up to the model's; 0: the copy.
   int64_t units = 0;
 
-  /// Compares the fields.
+  /// \return whether both are the same
   bool operator==(const Replacement&) const = default;
 };
 /// \param replacement one of them
