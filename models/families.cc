@@ -321,11 +321,9 @@ BlockSpec GraniteBlock(const ConfigReader& config, const ModelConfig& model) {
 
 // Granite's multipliers, of which that of the logits is not a divisor here, and norms of the updates.
 BlockSpec HyperClovaXBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block = LlamaBlock(config, model);
+  BlockSpec block = GraniteBlock(config, model);
   block.update_norms = config.Flag("use_post_norm", true);
-  if (config.Has("attention_multiplier")) block.attention_scale = Multiplier(config, "attention_multiplier");
-  block.residual_multiplier = Multiplier(config, "residual_multiplier");
-  block.embedding_multiplier = Multiplier(config, "embedding_multiplier");
+  if (!config.Has("attention_multiplier")) block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
   block.logit_scale = Multiplier(config, "logits_scaling");
   return block;
 }
@@ -384,14 +382,9 @@ BlockSpec Starcoder2Block(const ConfigReader& config, const ModelConfig& model) 
 }
 
 BlockSpec NemotronBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block;
+  BlockSpec block = ArceeBlock(config, model);
   block.layer_norm = block.norm_bias = true;
   block.norm_offset = 1;
-  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
-  block.mlp_bias = config.Flag("mlp_bias", false);
-  block.gated = false;
-  block.activation = ReadUngatedActivation(config, "relu2");
-  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
   return block;
 }
 
