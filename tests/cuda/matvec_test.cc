@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/matvec.h"
 
-#include "tests/cuda/fixture.h"
-#include "tests/kernels/fused_product_cases.h"
+#include "tests/cuda/fused_matvec.h"
 
 namespace shiftrt::gpu {
 namespace {
-
-using test::Epilogue;
 
 class MatVecOnGpu : public CudaTest {
  protected:
@@ -16,28 +13,14 @@ class MatVecOnGpu : public CudaTest {
   void Check(const test::FusedProductCase& c) {
     const test::FusedProductProblem p(c, DTypeOf<T>::value);
     const Input<T> w(stream_, p.w);
-    const Input<float> x(stream_, p.x), weight(stream_, p.norm), bias(stream_, p.bias), addend(stream_, p.before);
-    const Output<float> y(stream_, c.outputs());
-    MatVecProblem problem{.w = w.array(),
-                          .rows = c.rows,
-                          .cols = c.cols,
-                          .x = x.data(),
-                          .norm_weight = c.normed ? weight.data() : nullptr,
-                          .eps = test::FusedProductProblem::kEps,
-                          .bias = c.biased ? bias.data() : nullptr,
-                          .y = y.data()};
-    switch (c.epilogue) {
-      case Epilogue::kNothing: MatVec(stream_, problem, 2); break;
-      case Epilogue::kAddition: MatVecAdd(stream_, problem, addend.data(), 2); break;
-      case Epilogue::kSilu: MatVecGated(stream_, Activation::kSilu, problem, 2); break;
-      case Epilogue::kGeluTanh: MatVecGated(stream_, Activation::kGeluTanh, problem, 2); break;
-    }
+    FusedMatVec product(stream_, c, p, w.array());
+    product.Run(c.epilogue);
     const double roundings = static_cast<double>(c.cols) / 16 + 24;
-    p.Expect(y.Values(), roundings);
-    if (c.epilogue != Epilogue::kAddition) return;
-    problem.y = addend.data();  // the addend itself
-    MatVecAdd(stream_, problem, addend.data(), 2);
-    p.Expect(Now(stream_, addend), roundings);
+    p.Expect(product.y.Values(), roundings);
+    if (c.epilogue != test::Epilogue::kAddition) return;
+    product.problem.y = product.addend.data();  // the addend itself
+    product.Run(c.epilogue);
+    p.Expect(Now(stream_, product.addend), roundings);
   }
 };
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with quantised weights, and their conversion: the kernels of quantised.cu and matvec_blocks.cu.
-#include "kernels/cuda/matvec.h"
-#include "tests/cuda/fixture.h"
-#include "tests/kernels/fused_product_cases.h"
+#include "tests/cuda/fused_matvec.h"
 #include "tests/kernels/quantised_cases.h"
 
 namespace shiftrt::gpu {
@@ -86,23 +84,9 @@ class BlockMatVecOnGpu : public CudaTest {
         p.products[row].size += excess[row * c.cols + k] * std::abs(p.normed[k]) +
                                 off * std::abs(p.w[row * c.cols + k]) / (roundings * test::kUnit);
     }
-    const Input<float> x(stream_, p.x), weight(stream_, p.norm), bias(stream_, p.bias), addend(stream_, p.before);
-    const Output<float> y(stream_, c.outputs());
-    MatVecProblem problem{.w = w,
-                          .rows = c.rows,
-                          .cols = c.cols,
-                          .x = x.data(),
-                          .norm_weight = c.normed ? weight.data() : nullptr,
-                          .eps = test::FusedProductProblem::kEps,
-                          .bias = c.biased ? bias.data() : nullptr,
-                          .y = y.data()};
-    switch (c.epilogue) {
-      case Epilogue::kNothing: MatVec(stream_, problem, 2); break;
-      case Epilogue::kAddition: MatVecAdd(stream_, problem, addend.data(), 2); break;
-      case Epilogue::kSilu: MatVecGated(stream_, Activation::kSilu, problem, 2); break;
-      case Epilogue::kGeluTanh: MatVecGated(stream_, Activation::kGeluTanh, problem, 2); break;
-    }
-    p.Expect(y.Values(), roundings);
+    const FusedMatVec product(stream_, c, p, w);
+    product.Run(c.epilogue);
+    p.Expect(product.y.Values(), roundings);
   }
 };
 
