@@ -67,6 +67,18 @@ __attribute__((target("avx512f,avx512bf16"))) float MultiplyAddPairs() {
   return out;
 }
 
+// Sums of pairs of products of 16-bit integers, as in kernels/cpu/integer_tiles.h.
+__attribute__((target("avx512f,avx512vnni"))) float MultiplyAddIntegers() {
+  __m512i sum[kChains];
+  for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_epi32(c);
+  const __m512i a = _mm512_set1_epi16(321), b = _mm512_set1_epi16(-123);
+  for (int64_t i = 0; i < kRounds; ++i)
+    for (int c = 0; c < kChains; ++c) sum[c] = _mm512_dpwssd_epi32(sum[c], a, b);
+  int out = 0;
+  for (int c = 0; c < kChains; ++c) out += _mm512_cvtsi512_si32(sum[c]);
+  return static_cast<float>(out);
+}
+
 // Products of 16 x 32 by 32 x 16 bfloat16 tiles, into four tiles of sums that hide the latency. The elements are not
 // zero, because the CPU multiplies zeros at a higher clock frequency.
 constexpr int64_t kTileRounds = 1'000'000;
@@ -147,6 +159,8 @@ double MeasureFloat32Peak(const Context& context) {
 double MeasureProductPeak(const Context& context, DType weights) {
   const bool rounded = context.products == Products::kBFloat16;
   if (rounded && context.isa != Isa::kAmx) return Peak(context, 32, MultiplyAddPairs);
+  if (IsQuantised(weights) && !rounded && context.isa >= Isa::kAvx512BFloat16)
+    return Peak(context, 32, MultiplyAddIntegers);
   if (context.isa != Isa::kAmx || (weights == DType::kFloat32 && !rounded)) return MeasureFloat32Peak(context);
   double best = 0;
   for (int pass = 0; pass < 3; ++pass) {

@@ -3,9 +3,9 @@
 // Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32. On AMX the errors are those
 // of float32 too, numbers below 2^-126 count as 0, and infinity times a number may be NaN (docs/dev/cpu.md).
 //
-// Quantised weights are widened to float32 without another rounding than that of their format. Products with up to
-// eight rows round x to 16 bits within each 32 elements: the error of an element is at most 2^-16 of the largest of
-// them.
+// Quantised weights have no other rounding than that of their format. Products with up to eight rows, and on a CPU with
+// AVX512-VNNI with any number of rows, round x to 16 bits within each 32 elements: the error of an element is at most
+// 2^-16 of the largest of them.
 //
 // With Products::kBFloat16, both operands are rounded to bfloat16 first (to nearest, numbers below 2^-126 to 0), and
 // only the sums are in float32. That is "rounded products" below api/. It holds for more than four rows of x or dy (of

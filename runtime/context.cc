@@ -59,7 +59,8 @@ Isa BestIsa() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  // Every such CPU has the integer products of AVX512-VNNI, too.
+  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   static const bool amx = HasAmx();
   if (avx2 && avx512bf16 && amx) return Isa::kAmx;
   if (avx2 && avx512bf16) return Isa::kAvx512BFloat16;

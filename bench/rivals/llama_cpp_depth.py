@@ -1,53 +1,50 @@
 #!/usr/bin/env python3
-"""Measures several GGUF files of one model in llama.cpp: perplexity of a text, and the speed of prompt and generation.
+"""Measures several GGUF files of one model with llama.cpp's own tools: perplexity, and speed of prompt and generation.
 
-    pip install xllamacpp==2026.10.11549 numpy
-    bench/rivals/llama_cpp_depth.py --shiftrt build/release/bin/shiftrt --text wiki.test.raw --json result.json \\
+    bench/rivals/llama_cpp_depth.py --tools llama.cpp/build/bin --text wiki.test.raw --json result.json \\
         original=original.gguf pruned=pruned.gguf repaired=repaired.gguf
 
-The files have one tokenizer, that of the first; shiftrt encodes the text with it. The perplexity is that of `shiftrt ppl`:
-disjoint windows of 2,048 tokens or the model's context, the first token of which is not predicted. shiftrt's own is
-measured beside it. In each round, every file is opened, reads a prompt of --prefill tokens at once, and then --decode
-tokens one at a time, with llama.cpp's default settings. Every second round goes through the files backwards, because the
-speed of a shared machine drifts. The table has the medians, and the medians of the ratios to the first file in the same
-round.
+The tools are llama-perplexity and llama-bench, built from llama.cpp's source without changes. llama-perplexity divides the
+text into chunks of 512 tokens and scores the second half of each. In each round, llama-bench opens every file, reads a prompt
+of --prefill tokens at once, and generates --decode tokens. Every second round goes through the files backwards, because the
+speed of a shared machine drifts. The table has the medians, and the medians of the ratios to the first file in the same round.
 """
 import argparse
-import importlib.metadata
 import json
-import math
 import os
+import re
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-import numpy as np
-
-from llama_cpp_library import LlamaCpp
 from provenance import provenance
 
-AT_ONCE = 256  # tokens of one call of llama.cpp
+CHUNK = 512  # tokens
 
 
 def run(*words):
-    return subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{words[0]}: {done.stderr[-2000:]}")
+    return done.stdout, done.stderr
 
 
-def perplexity(opened, ids, window):
-    total, count = 0.0, 0
-    for start in range(0, len(ids) - window + 1, window):
-        tokens = ids[start : start + window]
-        opened.forget()
-        for first in range(0, window, AT_ONCE):
-            opened.decode(tokens[first : first + AT_ONCE], first, outputs="all")
-            for i, target in enumerate(tokens[first + 1 : first + AT_ONCE + 1]):
-                logits = opened.row(i).astype(np.float64)
-                top = logits.max()
-                total += float(top + np.log(np.exp(logits - top).sum()) - logits[target])
-                count += 1
-    return math.exp(total / count)
+def perplexity(options, path):
+    """The perplexity of the text and its standard error."""
+    words = "".join(run(options.tools / "llama-perplexity", "-m", path, "-f", options.text, "-c", CHUNK, "--chunks",
+                        options.tokens // CHUNK, "-t", options.threads))
+    found = re.search(r"Final estimate: PPL = ([\d.]+) \+/- ([\d.]+)", words)
+    if not found:
+        raise SystemExit(f"llama-perplexity -m {path}: no final estimate; it ended with: {words[-500:]}")
+    return {"perplexity": float(found[1]), "perplexity_error": float(found[2])}
+
+
+def speed(options, path):
+    """Tokens per second of a prompt and of the generation."""
+    tests = json.loads(run(options.tools / "llama-bench", "-m", path, "-p", options.prefill, "-n", options.decode, "-t",
+                           options.threads, "-r", 1, "-o", "json")[0])
+    return {"generation" if test["n_gen"] else "prompt": test["avg_ts"] for test in tests}, tests[0]["build_commit"]
 
 
 def named(word):
@@ -60,9 +57,9 @@ def named(word):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=named, metavar="NAME=FILE")
-    parser.add_argument("--shiftrt", type=Path, required=True)
+    parser.add_argument("--tools", type=Path, required=True, help="the directory of llama-perplexity and llama-bench")
     parser.add_argument("--text", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=4096, help="of the text; 0 measures no perplexity")
+    parser.add_argument("--tokens", type=int, default=8192, help="of the text; 0 measures no perplexity")
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--decode", type=int, default=64)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -70,36 +67,16 @@ def main():
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
 
-    llama = LlamaCpp()
-    most = max(options.tokens, options.prefill + options.decode)
-    with tempfile.TemporaryDirectory() as work:
-        beginning = Path(work, "text")
-        beginning.write_text(options.text.read_text()[: 8 * most])
-        ids = [int(word) for word in run(options.shiftrt, "tokenize", "--model", options.files[0][1], "--ids", "--text", beginning).split()]
-        measured = {}
-        for name, path in options.files:
-            one = measured[name] = {"file": path.name, "bytes": path.stat().st_size}
-            if options.tokens:
-                report = Path(work, "ppl.json")
-                run(options.shiftrt, "ppl", "--model", path, "--text", beginning, "--text-tokens", options.tokens, "--json", report,
-                    "--quiet")
-                ours = json.loads(report.read_text())
-                one["perplexity_shiftrt"], window = ours["perplexity"], ours["window"]
-                with llama.open(path, window, options.threads) as opened:
-                    one["perplexity"] = perplexity(opened, ids[: options.tokens], window)
-            print(json.dumps(one), file=sys.stderr)
+    measured = {name: {"file": path.name, "bytes": path.stat().st_size} for name, path in options.files}
+    for name, path in options.files if options.tokens >= CHUNK else ():
+        measured[name] |= perplexity(options, path)
+        print(json.dumps({name: measured[name]}), file=sys.stderr)
 
-    prompt, later = ids[: options.prefill], ids[options.prefill : options.prefill + options.decode]
-    rounds = []
+    rounds, build = [], None
     for number in range(options.rounds):
         times = {}
         for name, path in options.files if number % 2 == 0 else reversed(options.files):
-            with llama.open(path, options.prefill + options.decode, options.threads, exact=False) as opened:
-                opened.decode(prompt)  # reads the file
-                opened.forget()
-                seconds = opened.decode(prompt)
-                each = [opened.decode([token], options.prefill + i) for i, token in enumerate(later)]
-            times[name] = {"prompt": len(prompt) / seconds, "generation": len(later) / sum(each)}
+            times[name], build = speed(options, path)
         rounds.append(times)
         print(json.dumps(times), file=sys.stderr)
 
@@ -109,10 +86,9 @@ def main():
             one[key] = statistics.median(times[name][key] for times in rounds)
             one[f"{key}_ratio"] = statistics.median(times[name][key] / times[first][key] for times in rounds)
         print(f"{name:28} {one['bytes'] / 1e6:8.1f} MB", *(f"{key} {one[key]:.2f}" for key in one if key not in ("file", "bytes")))
-    result = provenance() | {"llama.cpp": f"xllamacpp {importlib.metadata.version('xllamacpp')}", "text": options.text.name,
-                             "tokens": options.tokens, "prefill": options.prefill,
-                             "decode": options.decode, "threads": options.threads, "files": measured, "rounds": rounds}
     if options.json:
+        settings = {key: getattr(options, key) for key in ("tokens", "prefill", "decode", "threads")}
+        result = provenance() | {"llama.cpp": build, "text": options.text.name} | settings | {"files": measured, "rounds": rounds}
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -15,12 +15,14 @@ namespace {
 // Up to this number of rows, one pass over the weights serves all rows. Beyond it, the register tile is faster in spite
 // of the packing.
 constexpr int64_t kFewRows = 4;
-constexpr int64_t kFewQuantisedRows = 8;  // quantised weights: up to this number, x is rounded to 16 bits
-constexpr int64_t kDepthGrain = 32;       // a multiple of every BlockProduct's step, and a divisor of its max_depth
-constexpr int64_t kManyRows = 96;         // rows of a result from which on AMX multiplies float32 matrices faster
-constexpr int64_t kFewColumns = 24;       // of a weight gradient, which as rows fill more of a register tile
-constexpr int64_t kSumRows = 64;          // rows that are added up in float32
-constexpr int64_t kGroupElements = 32;    // of a quantised row that are converted together
+constexpr int64_t kFewQuantisedRows = 8;    // up to this number, prepared rows of x meet rows of blocks one by one
+constexpr int64_t kFewIntegerRows = 6;      // the same if there is a blocked product of integers
+constexpr int64_t kMostPreparedRows = 768;  // rows of x that are prepared together
+constexpr int64_t kDepthGrain = 32;         // a multiple of every BlockProduct's step, and a divisor of its max_depth
+constexpr int64_t kManyRows = 96;           // rows of a result from which on AMX multiplies float32 matrices faster
+constexpr int64_t kFewColumns = 24;         // of a weight gradient, which as rows fill more of a register tile
+constexpr int64_t kSumRows = 64;            // rows that are added up in float32
+constexpr int64_t kGroupElements = 32;      // of a quantised row that are converted together
 constexpr int64_t kMostWideElements = int64_t{32} * 576;  // of a panel of W: the widest times the deepest
 constexpr int64_t kRowGrain = 32;  // the least number of output columns per thread if there are few rows
 // Packed bytes of x that a panel of W is multiplied with before the next panel is packed. They stay in the second-level
@@ -225,6 +227,14 @@ void Scale(float factor, MatrixView<float> x) {
     for (int64_t j = 0; j < x.cols; ++j) x(i, j) *= factor;
 }
 
+// The product with quantised blocks that takes so many prepared rows of x, or null if x is multiplied as it is.
+IntegerProduct IntegerProductFor(const Context& context, int64_t rows) {
+  const bool blocked = context.isa >= Isa::kAvx512BFloat16;
+  if (rows <= (blocked ? kFewIntegerRows : kFewQuantisedRows)) return BodyFor(context.isa).quantised_rows;
+  const bool rounded = context.products == Products::kBFloat16 && rows > kMostTiledRows;
+  return blocked && !rounded ? kAvx512IntegerProduct : nullptr;
+}
+
 void CheckProduct(MatrixView<const float> x, const TensorView& w, const TensorView& bias, MatrixView<float> y) {
   Check(w.shape.size() == 2 && w.cols() == x.cols && w.rows() == y.cols && x.rows == y.rows &&
             w.dtype != DType::kFloat64 && (bias.empty() || bias.elements() == y.cols),
@@ -255,29 +265,31 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   const SimdBody& body = BodyFor(context.isa);
   const std::vector<float> wide_bias = Widened(bias);
   if (x.rows == 0) return;
-  if (x.rows <= kFewQuantisedRows && IsQuantised(w.dtype)) {
-    const int64_t row_bytes = body.prepared_bytes(x.cols);
-    const Buffer<std::byte> prepared(x.rows * row_bytes);
-    ParallelFor(context, x.rows, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) body.prepare(x.row(i), x.cols, prepared.data() + i * row_bytes);
-    });
-    ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
-      body.quantised_rows(prepared.data(), x.rows, w.data, w.dtype, x.cols, begin, end,
-                          wide_bias.empty() ? nullptr : wide_bias.data(), accumulate, y.data, y.stride);
-    });
+  const float* const added = wide_bias.empty() ? nullptr : wide_bias.data();
+  if (const IntegerProduct product = IsQuantised(w.dtype) ? IntegerProductFor(context, x.rows) : nullptr) {
+    const int64_t row_bytes = body.prepared_bytes(x.cols), most = std::min(x.rows, kMostPreparedRows);
+    const Buffer<std::byte> prepared(most * row_bytes);
+    for (int64_t first = 0; first < x.rows; first += most) {
+      const int64_t rows = std::min(most, x.rows - first);
+      ParallelFor(context, rows, 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) body.prepare(x.row(first + i), x.cols, prepared.data() + i * row_bytes);
+      });
+      ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
+        product(prepared.data(), rows, w.data, w.dtype, x.cols, begin, end, added, accumulate, y.row(first), y.stride);
+      });
+    }
     return;
   }
   if (x.rows <= kMostTiledRows && IsQuantised(w.dtype)) {
     ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
-      body.quantised_tiles(x.data, x.stride, x.rows, w.data, w.dtype, x.cols, begin, end,
-                           wide_bias.empty() ? nullptr : wide_bias.data(), accumulate, y.data, y.stride);
+      body.quantised_tiles(x.data, x.stride, x.rows, w.data, w.dtype, x.cols, begin, end, added, accumulate, y.data,
+                           y.stride);
     });
     return;
   }
   if (x.rows <= kFewRows) {
     ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
-      body.rows(x.data, x.stride, x.rows, w.data, w.dtype, x.cols, begin, end,
-                wide_bias.empty() ? nullptr : wide_bias.data(), accumulate, y.data, y.stride);
+      body.rows(x.data, x.stride, x.rows, w.data, w.dtype, x.cols, begin, end, added, accumulate, y.data, y.stride);
     });
     return;
   }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounded products on AVX512-BF16, which AMD's CPUs have since Zen 4 and Intel's since Cooper Lake.
+// Rounded products on AVX512-BF16, and integer products of quantised blocks on AVX512-VNNI. AMD's CPUs have both since
+// Zen 4, and Intel's since Cooper Lake.
+#include "kernels/cpu/integer_tiles.h"
 #include "kernels/cpu/pair_product.h"
 
 namespace shiftrt {
@@ -18,7 +20,19 @@ struct Pairs : EmulatedPairs {
 using Pairs = EmulatedPairs;
 #endif
 
+#if defined(__AVX512VNNI__)
+struct Integers : EmulatedIntegers {
+  static Reg Widen(const GroupBytes& values) { return (Reg)_mm512_cvtepi8_epi16((__m256i)values); }
+  static Reg MultiplyAdd(Reg a, Reg b, Reg sum) {
+    return (Reg)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+  }
+};
+#else
+using Integers = EmulatedIntegers;
+#endif
+
 }  // namespace
 
+extern const IntegerProduct kAvx512IntegerProduct = &IntegerTiles<Integers>;
 extern const BlockProduct kAvx512RoundedProduct = MakePairProduct<Pairs>();
 }  // namespace shiftrt

@@ -72,6 +72,11 @@ struct BlockProduct {
 
 constexpr int64_t kMostTiledRows = 24;  // the most rows of x that SimdBody::quantised_tiles takes
 
+// A product of m rows of x, which SimdBody::prepare has written, with rows of quantised blocks, as SimdBody::rows says.
+using IntegerProduct = void (*)(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k,
+                                int64_t begin, int64_t end, const float* bias, bool accumulate, float* y,
+                                int64_t y_stride);
+
 struct SimdBody {
   // The product in float32. Packed rows are packed[k][i], i < MR; a packed panel is packed[k][j], j < NR.
   BlockProduct product;
@@ -80,12 +85,11 @@ struct SimdBody {
   // stream over the rows of w, whose type is plain. bias may be null.
   void (*rows)(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
                int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
-  // The same for w of a quantised type and any number m of rows of x, which `prepare` has written one after the other,
+  // The same for w of a quantised type and any number of rows of x, which `prepare` has written one after the other,
   // each in prepared_bytes(k) bytes, 64-byte aligned. Preparing rounds x to 16 bits within each 32 elements.
   int64_t (*prepared_bytes)(int64_t k);
   void (*prepare)(const float* x, int64_t k, std::byte* prepared);
-  void (*quantised_rows)(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
-                         int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
+  IntegerProduct quantised_rows;
   // The same for 1 <= m <= kMostTiledRows, with x as it is: rows of w are converted to float32, some at a time, and
   // meet all rows of x.
   void (*quantised_tiles)(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k,
@@ -133,6 +137,9 @@ extern const BlockProduct kAmxFloat16Product;
 // The product for a float32 right operand, which has three parts too and needs six products. It pays if a packed panel
 // of that operand meets many rows.
 extern const BlockProduct kAmxFloat32Product;
+
+// SimdBody::quantised_rows as a blocked product.
+extern const IntegerProduct kAvx512IntegerProduct;
 
 // Products of operands that are rounded to bfloat16, for a right operand of any stored type.
 extern const BlockProduct kAvx512RoundedProduct;
