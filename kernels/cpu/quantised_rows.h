@@ -86,6 +86,26 @@ inline void ScaleBytes(const HalfBytes& from, float by, float* to) {
 
 // Formats with blocks of one group.
 
+// 16 in each of 32 bytes whose bit of four bytes is set, else 0.
+inline GroupBytes FifthBits(const std::byte* at) {
+  uint32_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  return (GroupBytes)_mm256_maskz_set1_epi8(bits, 16);
+#elif defined(__AVX2__)
+  const __m256i places = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+  const __m256i each = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201));
+  const __m256i byte = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int32_t>(bits)), places);
+  return (GroupBytes)_mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(byte, each), each), _mm256_set1_epi8(16));
+#else
+  uint64_t fifth[4];
+  for (int i = 0; i < 4; ++i) fifth[i] = kFifthBits[bits >> 8 * i & 255];
+  GroupBytes bytes;
+  std::memcpy(&bytes, fifth, sizeof bytes);
+  return bytes;
+#endif
+}
+
 template <bool kFive, bool kMinimum>
 struct NibbleBlock {
   static constexpr int64_t kGroups = 1, kScales = kMinimum ? 4 : 2, kHigh = kFive ? 4 : 0;
@@ -99,13 +119,7 @@ struct NibbleBlock {
     std::memcpy(&nibbles, block + kScales + kHigh, sizeof nibbles);
     const HalfBytes low = (HalfBytes)(nibbles & 15), high = (HalfBytes)(nibbles >> 4);
     GroupBytes values = Joined(low, high);
-    if constexpr (kFive) {
-      uint64_t fifth[4];
-      for (int i = 0; i < 4; ++i) fifth[i] = kFifthBits[static_cast<uint8_t>(block[kScales + i])];
-      GroupBytes bits;
-      std::memcpy(&bits, fifth, sizeof bits);
-      values |= bits;
-    }
+    if constexpr (kFive) values |= FifthBits(block + kScales);
     return kMinimum ? values : values - static_cast<int8_t>(kFive ? 16 : 8);
   }
 };
