@@ -33,6 +33,7 @@ SettingSet SettingsOf(const ModelConfig& config, bool split) {
   SettingSet settings;
   if (split) settings = settings | SettingSet{Setting::kSplit};
   if (!config.block.PlainUpdates()) settings = settings | SettingSet{Setting::kUpdateNorms};
+  if (config.block.mixed) settings = settings | SettingSet{Setting::kMixture};
   return settings;
 }
 
