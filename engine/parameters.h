@@ -40,7 +40,7 @@ struct StageParameters {
   // A block's, by the row of BlockTensors(); either is empty or has an entry per row. A vector is (1, n).
   std::vector<Parameter> tensors;
   std::vector<LoraParameters> loras;
-  std::vector<ExpertGradients> experts;  // of a mixture: empty, or an entry per expert
+  std::vector<ExpertGradients> experts;  // a mixture's: empty, or an entry per expert
   Parameter a, p, q, b;                  // an adapter's, as in Lra
 
   bool AnyGradient() const;

@@ -27,7 +27,7 @@ struct ExpertRouting {
 // Chooses the `active` experts of each token: those with the largest of p = softmax(logits), in float32, for logits
 // (tokens, experts). The weight of a slot is its p, or, with `normalised`, its p divided by the sum over the token's
 // slots. Among equal probabilities it chooses as torch.topk does on a CPU: by the same calls of the standard library.
-// Source: transformers, models/qwen3_moe/modeling_qwen3_moe.py, Qwen3MoeTopKRouter. Throws Error unless
+// Source: transformers, modeling_qwen3_moe.py, Qwen3MoeTopKRouter. Throws Error unless
 // 1 <= active <= experts.
 ExpertRouting RouteToExperts(const Context& context, MatrixView<const float> logits, int64_t active, bool normalised);
 

@@ -18,10 +18,10 @@ enum class RopeChoice : uint8_t { kFirst, kSecond, kNone };
 // A mixture of experts in the place of an MLP: y = the sum over the `active` experts e with the largest p of w_e
 // mlp_e(x), with p = softmax(router x) in float32 and w_e = p_e, or p_e divided by the sum of p over the active
 // experts. Each expert is a gated MLP of its own. Sources: Jiang et al. 2024, "Mixtral of Experts", section 2.1;
-// transformers, models/qwen3_moe/modeling_qwen3_moe.py.
+// transformers, modeling_qwen3_moe.py.
 struct MixtureSpec {
   int64_t experts = 0, active = 0;
-  int64_t units = 0;              // of each expert
+  int64_t units = 0;              // the width of each expert
   bool normalised = false;        // the weights of the active experts add up to 1
   std::vector<bool> layers = {};  // true for the layers that have one; empty: no layer has one
 

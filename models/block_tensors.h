@@ -43,7 +43,7 @@ struct BlockTensor {
   Axis output, input;
   bool BlockSpec::*setting;         // a block where this is false lacks the tensor; null: each has it
   bool BlockSpec::*also = nullptr;  // likewise
-  // Of a tensor of an expert, whose `member` is null: the number of the expert, and the tensor in it.
+  // The number of the expert and the tensor in it, for a tensor of an expert, whose `member` is null.
   int64_t expert = -1;
   TensorView ExpertWeights::*of_expert = nullptr;
 

@@ -318,7 +318,7 @@ int64_t DepthPlan::Bytes(const Weights& weights) const {
              *this, weights, [](const BlockTensor&, const TensorView& tensor) { return tensor.bytes(); }, BytesOfLra);
 }
 
-// What a token reads: final norm, head, and one row of the embedding table.
+// The sum of what a token reads of final norm, head, and embedding table, of which it reads one row.
 int64_t DepthPlan::BytesOutsideBlocks(const Weights& weights) const {
   const OutputWeights last = Output(weights);
   return weights.embedding.bytes() / weights.config.vocab + last.final_norm.bytes() +

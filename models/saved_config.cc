@@ -19,7 +19,7 @@ constexpr const char* kMark = "shiftrt";  // the key, and the model type
 constexpr const char* kArchitecture = "ShiftrtForCausalLM";
 constexpr int kHfLraFormat = 1, kHfLraHalves = 2;  // the second has half blocks
 
-// Which layers have an MLP in place of a mixture of experts.
+// The settings that say which layers have an MLP in place of a mixture of experts.
 constexpr const char *kDenseLayers = "mlp_only_layers", *kSparseStep = "decoder_sparse_step";
 
 // Names the layers without a mixture of experts by their numbers among the kept layers.

@@ -74,7 +74,6 @@ const std::vector<SettingConflict>& SettingConflicts() {
       {kLoadedSums, kSavedSums, "sums are either loaded, or collected and saved"},
       {kHeal, kUpdateNorms, RowOf(kUpdateNorms).why.data()},
       {kHeal, kMixture, RowOf(kMixture).why.data()},
-      {kQuantise, kMixture, "the rounding reads the inputs of one MLP, and each expert has others"},
       {kHeal, kSplit, kWhole},
       {kGate, kSplit, kWhole},
       {kQuantise, kSplit, kWhole},

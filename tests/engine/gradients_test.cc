@@ -196,8 +196,8 @@ std::string GoldenName(const ModelConfig& config, const std::string& name) {
   return name;
 }
 
-const std::vector<std::string> kGoldens = {"llama",    "qwen2",      "qwen3",    "gemma2",  "gemma3",   "ministral3",
-                                           "olmo2",    "olmo3",      "smollm3",  "granite", "seed_oss", "exaone4",
+const std::vector<std::string> kGoldens = {"llama",    "qwen2",      "qwen3",    "gemma2",  "gemma3",    "ministral3",
+                                           "olmo2",    "olmo3",      "smollm3",  "granite", "seed_oss",  "exaone4",
                                            "ernie4_5", "starcoder2", "nemotron", "cohere2", "qwen3_moe", "olmoe"};
 
 TEST(Gradients, LossAndEveryGradientAreThoseOfPyTorch) {
