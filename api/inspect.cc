@@ -25,7 +25,7 @@ std::vector<OwnTensors> OwnOf(const Model& model) {
     OwnTensors tensors{block->layer, {}};
     ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
       const std::string_view name = row.name;
-      if (tensor.data != (weights.blocks[block->layer].*row.member).data)
+      if (tensor.data != row.In(weights.blocks[block->layer]).data)
         tensors.names.emplace_back(name.substr(0, name.rfind(".weight")));
     });
     if (!tensors.names.empty()) own.push_back(std::move(tensors));
@@ -82,6 +82,10 @@ ModelDescription Describe(const LanguageModel& opened) {
   description.kv_heads = config.kv_heads;
   description.head_dim = config.head_dim;
   description.tied_head = model.plan.TiedHead(weights);
+  description.active_parameters = model.plan.ActiveParameters(weights);
+  if (const MixtureSpec& mixture = config.block.mixture; config.block.mixed)
+    description.mixture = {std::count(mixture.layers.begin(), mixture.layers.end(), true), mixture.experts,
+                           mixture.active, mixture.units};
   description.bytes = BytesOf(model);
   description.stored = StoredTypesOf(weights);
   description.removed = opened.RemovedLayers();

@@ -78,7 +78,7 @@ int64_t LanguageModel::Parameters() const { return impl_->model.plan.Parameters(
 int64_t LanguageModel::BytesPerToken() const { return impl_->model.plan.BytesPerToken(*impl_->model.weights); }
 std::string LanguageModel::WeightTypeName() const {
   const Weights& weights = *impl_->model.weights;
-  const bool quantised = IsQuantised(weights.blocks.front().up.dtype);
+  const bool quantised = IsQuantised(weights.blocks.front().AnyUp().dtype);
   return quantised ? QuantisationOf(weights) : shiftrt::Name(weights.embedding.dtype);
 }
 std::string LanguageModel::WeightsFingerprint() const { return impl_->model.weights->Fingerprint(); }

@@ -65,7 +65,7 @@ ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const 
   ModelBenchResult r;
   r.bytes_per_token = decoder.BytesPerToken();
   r.flops_per_token = BlockFlopsPerToken(*weights);
-  const DType stored = weights->blocks.front().down.dtype;
+  const DType stored = weights->blocks.front().AnyDown().dtype;
   const double flops_with_head =
       r.flops_per_token + 2 * static_cast<double>(config.vocab) * static_cast<double>(config.hidden);
   std::vector<double> together_floor;

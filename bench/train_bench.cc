@@ -99,7 +99,7 @@ TrainBenchResult BenchTrain(const Context& machine, std::shared_ptr<const Weight
   const auto observer = [&](const TrainingHistory& history, int64_t) {
     if (history.steps() > 1) {
       result.seconds.rounds.push_back(history.seconds - before);
-      result.product_peak.rounds.push_back(ProductPeak(context, weights->blocks.front().down.dtype));
+      result.product_peak.rounds.push_back(ProductPeak(context, weights->blocks.front().AnyDown().dtype));
     }
     before = history.seconds;
     progress.Advance(1);

@@ -13,7 +13,11 @@ int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
 
 int64_t CpuActivationBytesPerToken(const ModelConfig& config) {
   // The halves of a block use the same memory one after the other.
-  const int64_t attention = 2 * config.query_dim() + 2 * config.kv_dim(), mlp = 2 * config.intermediate;
+  const MixtureSpec& mixture = config.block.mixture;
+  const int64_t attention = 2 * config.query_dim() + 2 * config.kv_dim(),
+                dense = config.block.dense ? 2 * config.intermediate : 0,
+                mixed = config.block.mixed ? mixture.active * (2 * mixture.units + config.hidden) + mixture.experts : 0,
+                mlp = std::max(dense, mixed);
   return 4 * (3 * config.hidden + std::max(attention, mlp) + config.head_dim);
 }
 

@@ -16,7 +16,8 @@ int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype);
 
 // The bytes per token of a decoder on the CPU without taps, whose activations are all float32: the stream, the input
 // and the update of one half of a block, the angles of the rotary embedding, and either queries, keys, values and the
-// heads' outputs or gate and up of the MLP, whichever is larger. Sequences with parents (engine/decoder.h) take more.
+// heads' outputs or gate and up of the MLP (of a mixture of experts those of the active ones, and their outputs),
+// whichever is larger. Sequences with parents (engine/decoder.h) take more.
 int64_t CpuActivationBytesPerToken(const ModelConfig& config);
 
 // Logits that exist at a time while a GPU scores rows, in float32.

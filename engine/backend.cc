@@ -15,7 +15,7 @@ void CheckShapes(const Weights& weights, const BlockStage& block) {
   if (block.own == nullptr) return;
   const int64_t units = MlpUnits(*block.own);
   ForEachTensor(*block.own, block.halves, [&](const BlockTensor& row, const TensorView& tensor) {
-    const std::vector<int64_t> shape = row.Shape(weights.config, units);
+    const std::vector<int64_t> shape = row.Shape(ConfigOfLayer(weights.config, block.layer), units);
     Check(shape.empty() || tensor.shape == shape, "depth plan: {} of block {} has shape [{}], expected [{}]", row.name,
           block.layer, fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
   });

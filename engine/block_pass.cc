@@ -19,6 +19,7 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
       v_(pass, stage, &B::v, &B::v_bias),
       gate_(pass, stage, &B::gate, &B::gate_bias),
       up_(pass, stage, &B::up, &B::up_bias),
+      mixture_(pass, stage),
       q_norm_(NormOf(&B::q_norm)),
       k_norm_(NormOf(&B::k_norm)),
       attention_{InputNormOf(&B::input_norm, &B::input_norm_bias), NormOf(&B::attention_update_norm),
@@ -64,10 +65,11 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   const int64_t before_mlp = scratch.mark();
   if (RunsMlp(block_.halves)) {
     if (!parallel()) mlp_.x = scratch.Get(tokens, hidden);
-    gates_ = kept.Get(tokens, units_);
-    if (config_.block.gated) ups_ = kept.Get(tokens, units_);
-    activation_ = all ? scratch.Get(tokens, units_) : gates_;
-    if (all) dgates_ = scratch.Get(tokens, units_);
+    if (mixture_.any()) {
+      mixture_.LayOut(arenas, tokens, all);
+    } else {
+      LayOutMlp(arenas, tokens);
+    }
     mlp_.update = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
     mlp_.added = dx_;
     if (keeping_ == Keeping::kUpdates) mlp_.update = mlp_.added = scratch.Get(tokens, hidden);
@@ -79,6 +81,13 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
     dkey_ = scratch.Get(tokens, keys);
     dvalue_ = scratch.Get(tokens, keys);
   }
+}
+
+void BlockPass::LayOutMlp(const Arenas& arenas, int64_t tokens) {
+  gates_ = arenas.kept.Get(tokens, units_);
+  if (config_.block.gated) ups_ = arenas.kept.Get(tokens, units_);
+  activation_ = keeps() ? arenas.scratch.Get(tokens, units_) : gates_;
+  if (keeps()) dgates_ = arenas.scratch.Get(tokens, units_);
 }
 
 void BlockPass::Attention(DeviceMatrix<float> h, int64_t slot) {
@@ -134,6 +143,7 @@ void BlockPass::Attend(const BlockStage&, int64_t slot) {
 }
 
 void BlockPass::Gate(const BlockStage&) {
+  if (mixture_.any()) return mixture_.Gate(mlp_.x);
   if (config_.block.gated) {
     gate_.Forward(mlp_.x, lora_, gates_);
     up_.Forward(mlp_.x, lora_, ups_);
@@ -151,7 +161,11 @@ void BlockPass::Activate() {
 void BlockPass::Finish(const BlockStage&, Halves which) {
   if (!WantsUpdate()) return;
   const Half& half = Of(which);
-  half.last.Forward(which == Halves::kMlp ? activation_ : heads_.out, lora_, half.update);
+  if (which == Halves::kMlp && mixture_.any()) {
+    mixture_.Finish(half.update);
+  } else {
+    half.last.Forward(which == Halves::kMlp ? activation_ : heads_.out, lora_, half.update);
+  }
   if (to_.empty()) return;
   if (config_.block.update_norms) ops_.Norm(half.update, half.update_norm.operands, half.added);
   if (config_.block.residual_multiplier != 1) ops_.Scale(config_.block.residual_multiplier, half.added);
@@ -192,6 +206,7 @@ void BlockPass::NormBackward(const Norm& norm, DeviceMatrix<float> dx, const Str
 }
 
 void BlockPass::MlpBackward(const StreamGradient& stream) {
+  if (mixture_.any()) return MixtureBackward(stream);
   if (mlp_.last.ReadsInput()) Activate();
   const DeviceMatrix<const float> dupdate = UpdateGradient(mlp_, stream.gradient);
 
@@ -205,6 +220,12 @@ void BlockPass::MlpBackward(const StreamGradient& stream) {
   if (!gated) return up_.Backward(mlp_.x, dgates_, lora_, false, dx);
   gate_.Backward(mlp_.x, dgates_, lora_, false, dx);
   up_.Backward(mlp_.x, dups, lora_, true, dx);
+}
+
+void BlockPass::MixtureBackward(const StreamGradient& stream) {
+  const DeviceMatrix<const float> dupdate = UpdateGradient(mlp_, stream.gradient);
+  const bool input = stream.wanted || mlp_.norm.Trained();
+  if (input || mixture_.Trained()) mixture_.Backward(mlp_.x, dupdate, input ? dmlp_x_ : DeviceMatrix<float>());
 }
 
 void BlockPass::AttentionBackward(const StreamGradient& stream) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/block.h"
+#include "engine/mixture_pass.h"
 #include "engine/projection.h"
 
 namespace shiftrt {
@@ -25,9 +26,12 @@ class BlockPass final : private Block {
   void Backward(const StreamGradient& stream);
 
   // The input of the last projection of the half that ran last, (tokens, query_dim) or (tokens, units), and with
-  // kUpdates what the half added to the stream.
+  // kUpdates what the half added to the stream. A mixture of experts has no activation().
   const DeviceMatrix<float>& heads() const { return heads_.out; }
-  const DeviceMatrix<float>& activation() const { return activation_; }
+  const DeviceMatrix<float>& activation() const {
+    Check(!mixture_.any(), "layer {}: a mixture of experts has no one activation that could be tapped", block_.layer);
+    return activation_;
+  }
   const DeviceMatrix<float>& attention_update() const { return attention_.added; }
   const DeviceMatrix<float>& mlp_update() const { return mlp_.added; }
 
@@ -55,6 +59,7 @@ class BlockPass final : private Block {
   // The norm before a half.
   Norm InputNormOf(TensorView BlockWeights::*weight, TensorView BlockWeights::*bias) const;
 
+  void LayOutMlp(const Arenas& arenas, int64_t tokens);
   bool keeps() const { return keeping_ == Keeping::kActivations; }
   bool parallel() const { return IsParallel(block_); }
   void NormInput(const BlockStage&, Halves half) override;
@@ -73,6 +78,7 @@ class BlockPass final : private Block {
   // `stream.gradient` is that of what the half added. Leaves that of what the half's norm gave, in dmlp_x_ or dx_, if
   // the stream before the half or the norm needs it.
   void MlpBackward(const StreamGradient& stream);
+  void MixtureBackward(const StreamGradient& stream);
   void AttentionBackward(const StreamGradient& stream);
   // From dx, the gradient of what the half's norm gave. `stream.input` is the stream before the half. If wanted, the
   // gradient becomes that before the half.
@@ -95,6 +101,7 @@ class BlockPass final : private Block {
   const int64_t units_;  // the units of the stage's MLP
 
   ProjectionPass q_, k_, v_, gate_, up_;
+  MixturePass mixture_;  // in the place of gate, up and down if the block has experts
   Norm q_norm_, k_norm_;
   Half attention_, mlp_;
 

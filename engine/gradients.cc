@@ -231,9 +231,9 @@ std::optional<std::string> GradientEngine::Impl::StoredNotFinite(size_t index) c
       [&](const BlockStage& block) -> std::optional<std::string> {
         std::optional<std::string> name;
         ForEachTensor(TensorsOf(weights(), block), block.halves, [&](const BlockTensor& row, const TensorView& tensor) {
-          const auto r = static_cast<size_t>(&row - BlockTensors().data());
           if (name) return;
-          if (bad(given.tensors.empty() ? Parameter() : given.tensors[r], tensor)) name = row.name;
+          const bool given_too = row.expert < 0 && !given.tensors.empty();
+          if (bad(given_too ? given.tensors[&row - BlockTensors().data()] : Parameter(), tensor)) name = row.name;
         });
         return name;
       },

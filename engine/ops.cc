@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "runtime/check.h"
+
 namespace shiftrt {
 
 void Ops::MatMulLowRank(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, const LowRankTerm& low,
@@ -20,6 +22,24 @@ void Ops::MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand
   MatMulInputGradient(dy, low.b, false, low.inner);
   Scale(low.scale, low.inner);
   MatMulInputGradient(low.inner, low.a, true, dx);
+}
+
+namespace {
+
+[[noreturn]] void RefuseExperts() { Fail("mixtures of experts run on the CPU alone: use --device cpu"); }
+
+}  // namespace
+
+ExpertRouting Ops::RouteToExperts(DeviceMatrix<const float>, int64_t, bool) { RefuseExperts(); }
+void Ops::SumOverExperts(const ExpertRouting&, bool, DeviceMatrix<const float>, DeviceMatrix<float>) {
+  RefuseExperts();
+}
+void Ops::ExpertWeightGradient(const ExpertRouting&, DeviceMatrix<const float>, DeviceMatrix<float>, std::span<float>) {
+  RefuseExperts();
+}
+void Ops::ScaleByExpertWeights(const ExpertRouting&, DeviceMatrix<float>) { RefuseExperts(); }
+void Ops::RouteToExpertsGradient(const ExpertRouting&, bool, std::span<const float>, DeviceMatrix<float>) {
+  RefuseExperts();
 }
 
 std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights) {

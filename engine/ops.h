@@ -17,6 +17,7 @@
 #include "engine/decoder.h"
 #include "kernels/adamw.h"
 #include "kernels/dropout.h"
+#include "kernels/experts.h"
 
 namespace shiftrt {
 
@@ -157,6 +158,16 @@ class Ops {
   // host's.
   virtual void Gather(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
   virtual void Scatter(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
+
+  // kernels/experts.h. They throw Error on a GPU, which has no mixtures of experts.
+  virtual ExpertRouting RouteToExperts(DeviceMatrix<const float> logits, int64_t active, bool normalised);
+  virtual void SumOverExperts(const ExpertRouting& routing, bool weighted, DeviceMatrix<const float> x,
+                              DeviceMatrix<float> y);
+  virtual void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation,
+                                    DeviceMatrix<float> g, std::span<float> dweights);
+  virtual void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x);
+  virtual void RouteToExpertsGradient(const ExpertRouting& routing, bool normalised, std::span<const float> dweights,
+                                      DeviceMatrix<float> dlogits);
 
   // kernels/logprob.h's HeadLossGradient, with dx and dw empty or not, and TokenLogProbs.
   virtual void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,

@@ -36,6 +36,7 @@ void CheckParameter(const Expected& expected, const Parameter& parameter) {
 
 void CheckBlock(const Weights& weights, size_t i, const BlockStage& block, const StageParameters& given) {
   const std::span<const BlockTensor> rows = BlockTensors();
+  const ModelConfig config = ConfigOfLayer(weights.config, block.layer);
   const int64_t units = MlpUnits(TensorsOf(weights, block));
   Check((given.tensors.empty() || given.tensors.size() == rows.size()) &&
             (given.loras.empty() || given.loras.size() == rows.size()),
@@ -43,12 +44,14 @@ void CheckBlock(const Weights& weights, size_t i, const BlockStage& block, const
         given.tensors.size(), given.loras.size(), rows.size());
   for (const Parameter* parameter : {&given.a, &given.p, &given.q, &given.b})
     CheckParameter({i, "adapter's matrix (it is a block)", 0, 0}, *parameter);
+  const size_t experts = TensorsOf(weights, block).experts.size();
+  Check(given.experts.empty() || given.experts.size() == experts,
+        "stage {} of the plan: gradients of {} experts, expected {} or none", i, given.experts.size(), experts);
   for (size_t r = 0; r < rows.size(); ++r) {
     const BlockTensor& row = rows[r];
     const TensorView& tensor = TensorsOf(weights, block).*row.member;
     const bool matrix = row.kind == BlockTensor::Kind::kMatrix, has = Reads(block.halves, row) && !tensor.empty();
-    const int64_t output = has ? Size(weights.config, row.output, units) : 0,
-                  input = Size(weights.config, row.input, units);
+    const int64_t output = has ? Size(config, row.output, units) : 0, input = Size(config, row.input, units);
     if (!given.tensors.empty())
       CheckParameter({i, row.name, has && !matrix ? 1 : output, matrix ? input : output}, given.tensors[r]);
     if (given.loras.empty() || given.loras[r].empty()) continue;
@@ -76,7 +79,7 @@ void CheckAdapter(size_t i, const Lra& lra, const StageParameters& given) {
 
 bool StageParameters::AnyGradient() const {
   const auto any = [](const auto& list, const auto& has) { return std::any_of(list.begin(), list.end(), has); };
-  return any(tensors, HasGradient) ||
+  return any(tensors, HasGradient) || !experts.empty() ||
          any(loras, [](const LoraParameters& lora) { return HasGradient(lora.a) || HasGradient(lora.b); }) ||
          HasGradient(a) || HasGradient(p) || HasGradient(q) || HasGradient(b);
 }

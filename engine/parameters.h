@@ -24,12 +24,24 @@ struct LoraParameters {
   bool empty() const { return a.value.empty(); }
 };
 
+// The gradients of the matrices of an expert, which are used as stored: (units, hidden) twice, and (hidden, units).
+struct ExpertGradients {
+  DeviceMatrix<float> gate, up, down;
+
+  // The member for a tensor of an expert.
+  static DeviceMatrix<float> ExpertGradients::*Of(const BlockTensor& row) {
+    if (row.of_expert == &ExpertWeights::gate) return &ExpertGradients::gate;
+    return row.of_expert == &ExpertWeights::up ? &ExpertGradients::up : &ExpertGradients::down;
+  }
+};
+
 // The parameters of one stage.
 struct StageParameters {
   // A block's, by the row of BlockTensors(); either is empty or has an entry per row. A vector is (1, n).
   std::vector<Parameter> tensors;
   std::vector<LoraParameters> loras;
-  Parameter a, p, q, b;  // an adapter's, as in Lra
+  std::vector<ExpertGradients> experts;  // a mixture's: empty, or an entry per expert
+  Parameter a, p, q, b;                  // an adapter's, as in Lra
 
   bool AnyGradient() const;
 };

@@ -40,7 +40,7 @@ DevicePlanner::DevicePlanner(const MainJob& job, const JobOutline& outline, cons
       hardware_(hardware),
       config_(job.weights->config),
       plan_(DepthPlan::Original(config_.layers)),
-      dtype_(ExpandedType(job.weights->blocks.front().down.dtype)) {}
+      dtype_(ExpandedType(job.weights->blocks.front().AnyDown().dtype)) {}
 
 // Places that may be collected on a device with these blocks: all that are removed may be its own.
 int64_t DevicePlanner::Collected(const ModelShare& share) const {

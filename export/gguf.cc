@@ -156,7 +156,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
     writer.AddText("general.description", "dequantised from " + quantisation);
     notes.push_back(NoteOfQuantisation(*job.model.weights));
   }
-  writer.AddInteger("general.file_type", FileType(GgufTypeOf(kept.blocks.front().up, job.settings.q8_0)));
+  writer.AddInteger("general.file_type", FileType(GgufTypeOf(kept.blocks.front().AnyUp(), job.settings.q8_0)));
   writer.AddInteger("general.quantization_version", 2);
   if (NeedsLayers(*job.model.weights, job.plan)) AddPlan(job, original, writer, notes);
   if (job.model.tokenizer) {

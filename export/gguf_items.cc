@@ -24,7 +24,7 @@ class ItemMaker {
 
   void AddLayer(int64_t number, const GgufFileLayers::Layer& layer) {
     prefix_ = fmt::format("blk.{}.", number);
-    if (layer.block >= 0) AddBlock(weights_.blocks[layer.block], layer.halves);
+    if (layer.block >= 0) AddBlock(layer.block, layer.halves);
     if (layer.matrix) AddMatrix(layer.lra);
     if (layer.block < 0 || !RunsMlp(layer.halves)) AddNoMlp(layer.lra);
   }
@@ -32,19 +32,22 @@ class ItemMaker {
   std::vector<GgufItem> Take() { return std::move(items_); }
 
  private:
-  void AddBlock(const BlockWeights& block, Halves halves) {
-    for (const CheckpointTensor& tensor : GgufTensorsOf(architecture_, ConfigOfBlock(config_, MlpUnits(block)))) {
+  void AddBlock(int64_t layer, Halves halves) {
+    const BlockWeights& block = weights_.blocks[layer];
+    for (const CheckpointTensor& tensor :
+         GgufTensorsOf(architecture_, ConfigOfBlock(config_, layer, MlpUnits(block)))) {
       const BlockTensor& row = *tensor.parts.front();
       if (!Reads(halves, row)) continue;
-      GgufItem& item = Add(prefix_ + tensor.name, block.*row.member);
+      GgufItem& item = Add(prefix_ + tensor.name, row.In(block));
       item.shape = tensor.shape;
       for (size_t part = 1; part < tensor.parts.size(); ++part) {
-        item.parts.push_back(block.*tensor.parts[part]->member);
+        item.parts.push_back(tensor.parts[part]->In(block));
         if (item.parts.back().dtype != item.parts.front().dtype && !q8_0_ && tensor.shape.size() > 1)
           item.type = BlockTypeOf(ExpandedType(item.parts.front().dtype));  // one of them is the plan's own
       }
       if (IsInterleavedInGguf(architecture_, config_, row))
         item.interleaved_heads = row.output == Axis::kQueries ? config_.heads : config_.kv_heads;
+      if (row.member == &BlockWeights::router) item.type = BlockType::kF32;  // as llama.cpp's converter writes it
       if (row.kind == BlockTensor::Kind::kNorm) item.offset = config_.block.norm_offset;
     }
   }

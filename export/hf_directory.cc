@@ -11,12 +11,13 @@
 namespace shiftrt {
 
 std::string WhyNoHfDirectory(const Model& model, const DepthPlan& plan) {
-  const ModelConfig& config = model.weights->config;
-  for (const BlockStage* block : plan.Blocks())
+  for (const BlockStage* block : plan.Blocks()) {
+    const ModelConfig config = ConfigOfLayer(model.weights->config, block->layer);
     for (const BlockTensor& row : BlockTensors())
       if (!(TensorsOf(*model.weights, *block).*row.member).empty() && row.Shape(config).empty())
         return fmt::format("block {} has a {}, which the architecture of {} has no place for", block->layer, row.name,
                            config.family);
+  }
   return "";
 }
 
@@ -58,7 +59,7 @@ std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
 }
 
 void VerifyHfDirectory(const ExportJob& job, const std::filesystem::path& directory) {
-  const bool expanded = IsQuantised(TensorsOf(*job.model.weights, *job.plan.Blocks().front()).up.dtype);
+  const bool expanded = IsQuantised(TensorsOf(*job.model.weights, *job.plan.Blocks().front()).AnyUp().dtype);
   CheckSameLogits(job, OpenModel(directory.string()), directory, expanded ? kRoundedTolerance : 0);
 }
 

@@ -13,6 +13,8 @@ namespace {
 
 std::string WhyNoModelOfHfLra(const ModelConfig& config) {
   // Its class in transformers reads layer_types under another name, which the configuration of this format lacks.
+  if (config.block.mixed)
+    return "its Python files do not run mixtures of experts, whose tensors transformers joins when it loads the model";
   if (config.family != "granite4") return "";
   return "its Python files do not run models of family granite4, whose class in transformers reads layers_block_type";
 }

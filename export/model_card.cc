@@ -108,9 +108,9 @@ Original OriginalOf(const ExportJob& job) {
 
 std::string DequantisedFrom(const ExportJob& job, bool blocks) {
   const BlockStage& first = *job.plan.Blocks().front();
-  const TensorView& up = TensorsOf(*job.model.weights, first).up;
+  const TensorView& up = TensorsOf(*job.model.weights, first).AnyUp();
   const bool as_they_came = blocks && !job.settings.q8_0 && IsQuantised(up.dtype) &&
-                            up.data == job.model.weights->blocks[first.layer].up.data;
+                            up.data == job.model.weights->blocks[first.layer].AnyUp().data;
   return as_they_came ? "" : QuantisationOf(*job.model.weights);
 }
 

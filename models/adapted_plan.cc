@@ -80,8 +80,8 @@ void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
 // The names of all tensors of a block, or only of its matrices.
 std::set<std::string> KnownTensors(const ModelConfig& config, bool matrices) {
   std::set<std::string> names;
-  for (const BlockTensor& row : BlockTensors())
-    if (!row.Shape(config).empty() && (!matrices || row.kind == BlockTensor::Kind::kMatrix)) names.insert(row.name);
+  for (const BlockTensor* row : AllTensors(config))
+    if (!matrices || row->kind == BlockTensor::Kind::kMatrix) names.insert(row->name);
   return names;
 }
 
@@ -229,9 +229,9 @@ class PlanReader {
 
   BlockStage Block(const Json& stage) {
     RefuseOtherKeys(stage, {"block", "halves", "units", "own", "lora"});
-    const ModelConfig& config = weights_.config;
-    BlockStage block = ReadBlock(stage, last_, header_, config.layers, name_);
+    BlockStage block = ReadBlock(stage, last_, header_, weights_.config.layers, name_);
     last_ = block.layer;
+    const ModelConfig config = ConfigOfLayer(weights_.config, block.layer);
     for (const std::string& name : ReadNames(stage, "lora", KnownTensors(config, true), header_, name_))
       factors_.emplace(block.layer, name);
     const std::set<std::string> own = ReadNames(stage, "own", KnownTensors(config, false), header_, name_);
@@ -244,9 +244,9 @@ class PlanReader {
               units, of_model, row.name);
     if (own.empty()) return block;
     const auto tensors = std::make_shared<OwnBlock>(weights_, block);
-    for (const BlockTensor& row : BlockTensors())
-      if (own.contains(row.name))
-        tensors->Replace(row.member, Own().Take(OwnName(block.layer, row), row.Shape(config, units)), Own().storage());
+    for (const BlockTensor* row : AllTensors(config))
+      if (own.contains(row->name))
+        tensors->Replace(*row, Own().Take(OwnName(block.layer, *row), row->Shape(config, units)), Own().storage());
     block.own = OwnBlock::Share(tensors);
     return block;
   }

@@ -15,6 +15,19 @@ namespace shiftrt {
 // The rotary embedding of a layer: ModelConfig::rope, ModelConfig::second_rope, or none.
 enum class RopeChoice : uint8_t { kFirst, kSecond, kNone };
 
+// A mixture of experts in the place of an MLP: y = the sum over the `active` experts e with the largest p of w_e
+// mlp_e(x), with p = softmax(router x) in float32 and w_e = p_e, or p_e divided by the sum of p over the active
+// experts. Each expert is a gated MLP of its own. Sources: Jiang et al. 2024, "Mixtral of Experts", section 2.1;
+// transformers, modeling_qwen3_moe.py.
+struct MixtureSpec {
+  int64_t experts = 0, active = 0;
+  int64_t units = 0;              // the width of each expert
+  bool normalised = false;        // the weights of the active experts add up to 1
+  std::vector<bool> layers = {};  // true for the layers that have one; empty: no layer has one
+
+  bool In(int64_t layer) const { return !layers.empty() && layers[layer]; }
+};
+
 struct BlockSpec {
   bool input_norms = true;     // each half begins with a norm of the stream of its own
   bool update_norms = false;   // each half norms its update before adding it
@@ -33,6 +46,10 @@ struct BlockSpec {
   bool mlp_bias = false;
   bool gated = true;  // the MLP is down(activation(gate(x)) * up(x)); false: down(activation(up(x)))
   Activation activation = Activation::kSilu;
+  // The kinds of MLP that the blocks have. Of a model, both may be true, and ConfigOfLayer() says which a block has.
+  bool dense = true;   // one MLP for all tokens
+  bool mixed = false;  // a mixture of experts
+  MixtureSpec mixture = {};
 
   float attention_scale = 0;  // multiplies the scores: 1 / sqrt(head_dim) in most families
   float attention_cap = 0;    // soft cap of the scores; 0: none

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/block_tensors.h"
 
+#include <array>
+#include <deque>
+#include <mutex>
+#include <string>
+
+#include "runtime/check.h"
+
 namespace shiftrt {
 
 namespace {
@@ -32,18 +39,39 @@ constexpr BlockTensor kBlockTensors[] = {
     {"attention_update_norm.weight",    &B::attention_update_norm, kAttention, kNorm,   kHidden,       kNone,         &S::update_norms},
     {"post_attention_layernorm.weight",  &B::post_norm,             kMlp,       kNorm,   kHidden,       kNone,         &S::input_norms},
     {"post_attention_layernorm.bias",    &B::post_norm_bias,        kMlp,       kBias,   kHidden,       kNone,         &S::input_norms, &S::norm_bias},
-    {"mlp.gate_proj.weight",            &B::gate,                  kMlp,       kMatrix, kIntermediate, kHidden,       &S::gated},
-    {"mlp.up_proj.weight",              &B::up,                    kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
-    {"mlp.down_proj.weight",            &B::down,                  kMlp,       kMatrix, kHidden,       kIntermediate, nullptr},
+    {"mlp.gate_proj.weight",            &B::gate,                  kMlp,       kMatrix, kIntermediate, kHidden,       &S::gated, &S::dense},
+    {"mlp.up_proj.weight",              &B::up,                    kMlp,       kMatrix, kIntermediate, kHidden,       &S::dense},
+    {"mlp.down_proj.weight",            &B::down,                  kMlp,       kMatrix, kHidden,       kIntermediate, &S::dense},
     {"mlp.gate_proj.bias",              &B::gate_bias,             kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias, &S::gated},
     {"mlp.up_proj.bias",                &B::up_bias,               kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias},
     {"mlp.down_proj.bias",              &B::down_bias,             kMlp,       kBias,   kHidden,       kNone,         &S::mlp_bias},
     {"mlp_update_norm.weight",          &B::mlp_update_norm,       kMlp,       kNorm,   kHidden,       kNone,         &S::update_norms},
+    {"mlp.gate.weight",                 &B::router,                kMlp,       kMatrix, kExperts,      kHidden,       &S::mixed},
 };
 // clang-format on
 
-// Every member of BlockWeights needs a row: without one, nothing would load it.
-static_assert(sizeof(BlockWeights) == std::size(kBlockTensors) * sizeof(TensorView));
+// Every member of BlockWeights and of ExpertWeights needs a row: without one, nothing would load it.
+static_assert(sizeof(BlockWeights) ==
+              std::size(kBlockTensors) * sizeof(TensorView) + sizeof(std::vector<ExpertWeights>));
+static_assert(sizeof(ExpertWeights) == 3 * sizeof(TensorView));
+
+// The rows of an expert, whose names they own.
+struct ExpertRows {
+  explicit ExpertRows(int64_t expert) {
+    const auto name = [&](const char* matrix) { return fmt::format("mlp.experts.{}.{}.weight", expert, matrix); };
+    names = {name("gate_proj"), name("up_proj"), name("down_proj")};
+    const auto row = [&](size_t i, Axis output, Axis input, TensorView ExpertWeights::*of) {
+      return BlockTensor{names[i].c_str(), nullptr, kMlp, kMatrix, output, input, &S::mixed, nullptr, expert, of};
+    };
+    rows = {row(0, kExpertUnits, kHidden, &ExpertWeights::gate), row(1, kExpertUnits, kHidden, &ExpertWeights::up),
+            row(2, kHidden, kExpertUnits, &ExpertWeights::down)};
+  }
+  ExpertRows(const ExpertRows&) = delete;
+  ExpertRows& operator=(const ExpertRows&) = delete;
+
+  std::array<std::string, 3> names;
+  std::array<BlockTensor, 3> rows;
+};
 
 }  // namespace
 
@@ -58,6 +86,8 @@ int64_t Size(const ModelConfig& config, Axis axis, int64_t units) {
     case kQueryNorm: return config.block.qk_norm_whole ? config.query_dim() : config.head_dim;
     case kKeyNorm: return config.block.qk_norm_whole ? config.kv_dim() : config.head_dim;
     case kIntermediate: return units;
+    case kExperts: return config.block.mixture.experts;
+    case kExpertUnits: return config.block.mixture.units;
   }
   return 0;
 }
@@ -72,5 +102,23 @@ std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config, int64_t units
 }
 
 std::span<const BlockTensor> BlockTensors() { return kBlockTensors; }
+
+std::span<const BlockTensor> ExpertTensors(int64_t expert) {
+  static std::mutex mutex;
+  static std::deque<ExpertRows> made;  // its elements stay where they are
+  const std::lock_guard lock(mutex);
+  while (std::ssize(made) <= expert) made.emplace_back(std::ssize(made));
+  return made[expert].rows;
+}
+
+std::vector<const BlockTensor*> AllTensors(const ModelConfig& of_block) {
+  std::vector<const BlockTensor*> rows;
+  for (const BlockTensor& row : kBlockTensors)
+    if (!row.Shape(of_block).empty()) rows.push_back(&row);
+  const int64_t experts = of_block.block.mixed ? of_block.block.mixture.experts : 0;
+  for (int64_t expert = 0; expert < experts; ++expert)
+    for (const BlockTensor& row : ExpertTensors(expert)) rows.push_back(&row);
+  return rows;
+}
 
 }  // namespace shiftrt

@@ -14,7 +14,17 @@
 namespace shiftrt {
 
 // The dimension that a side of a tensor has; Size() gives its length.
-enum class Axis : uint8_t { kNone, kHidden, kQueries, kKeyValues, kQueryNorm, kKeyNorm, kIntermediate };
+enum class Axis : uint8_t {
+  kNone,
+  kHidden,
+  kQueries,
+  kKeyValues,
+  kQueryNorm,
+  kKeyNorm,
+  kIntermediate,
+  kExperts,
+  kExpertUnits
+};
 int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
 // The same of a block whose MLP has so many units.
 int64_t Size(const ModelConfig& config, Axis axis, int64_t units);
@@ -33,7 +43,27 @@ struct BlockTensor {
   Axis output, input;
   bool BlockSpec::*setting;         // a block where this is false lacks the tensor; null: each has it
   bool BlockSpec::*also = nullptr;  // likewise
+  // The number of the expert and the tensor in it, for a tensor of an expert, whose `member` is null.
+  int64_t expert = -1;
+  TensorView ExpertWeights::*of_expert = nullptr;
 
+  const TensorView& In(const BlockWeights& block) const {
+    static const TensorView kNone;
+    if (expert < 0) return block.*member;
+    return expert < static_cast<int64_t>(block.experts.size()) ? block.experts[expert].*of_expert : kNone;
+  }
+  TensorView& In(BlockWeights& block) const {
+    if (expert < 0) return block.*member;
+    if (expert >= static_cast<int64_t>(block.experts.size())) block.experts.resize(expert + 1);
+    return block.experts[expert].*of_expert;
+  }
+
+  // True for the matrix, or its bias, whose output is the update of a half before its norm, or a term of it.
+  bool EndsHalf() const {
+    using B = BlockWeights;
+    if (expert >= 0) return of_expert == &ExpertWeights::down;
+    return member == &B::o || member == &B::o_bias || member == &B::down || member == &B::down_bias;
+  }
   // True for the norms of queries and keys.
   bool NormsHeads() const { return output == Axis::kQueryNorm || output == Axis::kKeyNorm; }
   // Empty if the configuration lacks the tensor.
@@ -47,8 +77,12 @@ inline bool Reads(Halves halves, const BlockTensor& row) {
   return row.half == Halves::kBoth || (row.half == Halves::kMlp ? RunsMlp(halves) : RunsAttention(halves));
 }
 
-// All rows, in the order in which tensors are visited, written and hashed.
+// The rows that each kind of block has once, in the order in which tensors are visited, written and hashed.
 std::span<const BlockTensor> BlockTensors();
+// The rows of an expert of a mixture, which come after those, in the order of the experts. They stay valid.
+std::span<const BlockTensor> ExpertTensors(int64_t expert);
+// All rows of a block with this configuration (ConfigOfLayer).
+std::vector<const BlockTensor*> AllTensors(const ModelConfig& of_block);
 
 // Calls visit(row, tensor) in the table's order, for each tensor that the block has and that `halves` of it read.
 template <typename Visit>
@@ -57,6 +91,9 @@ void ForEachTensor(const BlockWeights& block, Halves halves, const Visit& visit)
     const TensorView& tensor = block.*row.member;
     if (Reads(halves, row) && !tensor.empty()) visit(row, tensor);
   }
+  if (!RunsMlp(halves)) return;
+  for (size_t expert = 0; expert < block.experts.size(); ++expert)
+    for (const BlockTensor& row : ExpertTensors(static_cast<int64_t>(expert))) visit(row, row.In(block));
 }
 template <typename Visit>
 void ForEachTensor(const BlockWeights& block, const Visit& visit) {

@@ -37,10 +37,11 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// `config` with the units that a block's MLP has; 0: the configuration's.
-inline ModelConfig ConfigOfBlock(ModelConfig config, int64_t units) {
-  if (units > 0) config.intermediate = units;
-  return config;
+// `config` as this layer has it: with the kind of its MLP, and with the units that this has; 0: the configuration's.
+inline ModelConfig ConfigOfBlock(const ModelConfig& config, int64_t layer, int64_t units) {
+  ModelConfig of_block = ConfigOfLayer(config, layer);
+  if (units > 0) of_block.intermediate = units;
+  return of_block;
 }
 
 // Opens model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each

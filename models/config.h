@@ -62,6 +62,13 @@ struct ModelConfig {
   int64_t kv_dim() const { return kv_heads * head_dim; }
 };
 
+// `config` with the kind of MLP that this layer has, dense or mixed.
+inline ModelConfig ConfigOfLayer(ModelConfig config, int64_t layer) {
+  config.block.mixed = config.block.mixture.In(layer);
+  config.block.dense = !config.block.mixed;
+  return config;
+}
+
 // Parses the text of a config.json; `name` stands for the file in errors. Throws Error for invalid JSON, a missing or
 // out-of-range number, an unknown architecture, or a setting that is not supported (another activation, another rope
 // type, another quantisation): each by name.

@@ -2,12 +2,23 @@
 #include "models/families.h"
 
 #include <algorithm>
+#include <array>
 
 #include "models/block_tensors.h"
 #include "models/family_blocks.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
+
+namespace {
+
+constexpr ExpertPlaces kExpertNames = {"mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight",
+                                       "mlp.experts.{}.down_proj.weight"};
+constexpr ExpertPlaces kMixtralNames = {"block_sparse_moe.experts.{}.w1.weight",
+                                        "block_sparse_moe.experts.{}.w3.weight",
+                                        "block_sparse_moe.experts.{}.w2.weight"};
+
+}  // namespace
 
 const std::vector<Family>& Families() {
   using B = BlockWeights;
@@ -19,6 +30,8 @@ const std::vector<Family>& Families() {
   static const std::vector<TensorPlace> kPlacesAfter = {
       {"post_attention_layernorm.weight", {&B::attention_update_norm}},
       {"post_feedforward_layernorm.weight", {&B::mlp_update_norm}}};
+  static const std::vector<const char*> kOfRouterTraining = {"output_router_logits", "router_aux_loss_coef",
+                                                             "router_jitter_noise", "max_window_layers"};
   static const std::vector<Family> families = {
       {.architecture = "LlamaForCausalLM",
        .name = "llama",
@@ -49,6 +62,27 @@ const std::vector<Family>& Families() {
        .models = "Qwen 1.5, Qwen 2, Qwen 2.5",
        .harmless = {"attention_bias"}},  // queries, keys and values always have biases
       {.architecture = "Qwen3ForCausalLM", .name = "qwen3", .block = Qwen3Block, .since = "0.1.0", .models = "Qwen 3"},
+      {.architecture = "Qwen3MoeForCausalLM",
+       .name = "qwen3_moe",
+       .block = Qwen3MoeBlock,
+       .models = "Qwen 3 30B-A3B and 235B-A22B",
+       .defaults = R"({"num_experts_per_tok": 8, "moe_intermediate_size": 768})",
+       .harmless = kOfRouterTraining},
+      {.architecture = "MixtralForCausalLM",
+       .name = "mixtral",
+       .block = MixtralBlock,
+       .models = "Mixtral 8x7B and 8x22B",
+       .defaults = R"({"rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "num_experts_per_tok": 2,
+                       "num_local_experts": 8})",
+       .harmless = kOfRouterTraining,
+       .places = {{"block_sparse_moe.gate.weight", {&B::router}}},
+       .experts = &kMixtralNames},
+      {.architecture = "OlmoeForCausalLM",
+       .name = "olmoe",
+       .block = OlmoeBlock,
+       .models = "OLMoE 1B-7B",
+       .defaults = R"({"rms_norm_eps": 1e-5, "num_experts_per_tok": 8, "num_experts": 64})",
+       .harmless = kOfRouterTraining},
       {.architecture = "Phi3ForCausalLM",
        .name = "phi3",
        .block = Phi3Block,
@@ -231,15 +265,45 @@ const Family* FindFamily(std::string_view architecture) {
   return nullptr;
 }
 
+namespace {
+
+// Adds the matrices of the experts to `stored`.
+void AddExperts(const ModelConfig& config, const ExpertPlaces& places, std::vector<CheckpointTensor>& stored) {
+  const auto first = static_cast<int64_t>(stored.size());
+  for (int64_t expert = 0; expert < config.block.mixture.experts; ++expert) {
+    const std::span<const BlockTensor> rows = ExpertTensors(expert);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::string name = std::array{places.gate, places.up, places.down}[i];
+      const size_t number = name.find("{}");
+      const std::vector<int64_t> shape = rows[i].Shape(config);
+      if (number != name.npos) {
+        stored.push_back({name.replace(number, 2, std::to_string(expert)), shape, {&rows[i]}});
+        continue;
+      }
+      const auto before = std::find_if(stored.begin() + first, stored.end(),
+                                       [&](const CheckpointTensor& tensor) { return tensor.name == name; });
+      if (before == stored.end()) {
+        stored.push_back({std::move(name), {config.block.mixture.experts, shape[0], shape[1]}, {&rows[i]}});
+      } else {
+        if (expert == 0) before->shape[1] += shape[0];
+        before->parts.push_back(&rows[i]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config) {
   const auto& families = Families();
   const auto family =
       std::find_if(families.begin(), families.end(), [&](const Family& f) { return config.family == f.name; });
   Check(family != families.end(), "\"{}\" is no family", config.family);
-  return CheckpointTensors(config, family->places);
+  return CheckpointTensors(config, family->places, family->experts);
 }
 
-std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places) {
+std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places,
+                                                const ExpertPlaces* experts) {
   std::vector<CheckpointTensor> stored;
   for (const BlockTensor& row : BlockTensors()) {
     std::vector<int64_t> shape = row.Shape(config);
@@ -248,8 +312,8 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const
       return std::find(p.members.begin(), p.members.end(), row.member) != p.members.end();
     });
     const char* name = place == places.end() ? row.name : place->name;
-    const auto before = std::find_if(stored.begin(), stored.end(),
-                                     [&](const CheckpointTensor& s) { return std::string_view(s.name) == name; });
+    const auto before =
+        std::find_if(stored.begin(), stored.end(), [&](const CheckpointTensor& s) { return s.name == name; });
     if (before == stored.end()) {
       stored.push_back({name, std::move(shape), {&row}});
     } else {
@@ -257,6 +321,7 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const
       before->parts.push_back(&row);
     }
   }
+  if (config.block.mixed) AddExperts(config, experts != nullptr ? *experts : kExpertNames, stored);
   return stored;
 }
 

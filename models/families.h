@@ -3,6 +3,7 @@
 // the tensors of a block.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,13 @@ struct FamilyRope {
   const char* local_theta = nullptr;  // the key of that one's base; null: rope_theta
 };
 
+// The names, relative to the block, under which checkpoints store the matrices of the experts. The number of the expert
+// stands for {}; a name without it is that of one tensor of all experts, (experts, rows, columns). If two names are the
+// same, that tensor has the rows of both in each expert.
+struct ExpertPlaces {
+  const char *gate, *up, *down;
+};
+
 struct Family {
   const char* architecture;  // config.json's architectures[0]
   const char* name;
@@ -45,6 +53,7 @@ struct Family {
   FamilyRope rope = {};
   std::vector<const char*> harmless = {};  // keys that this family's class ignores, besides those of all families
   std::vector<TensorPlace> places = {};
+  const ExpertPlaces* experts = nullptr;  // null: names as in models/block_tensors.h
 
   std::string_view Type() const { return model_type != nullptr ? model_type : name; }
 };
@@ -55,13 +64,14 @@ const Family* FindFamily(std::string_view architecture);
 
 // A tensor of a block as the checkpoints of a family hold it.
 struct CheckpointTensor {
-  const char* name;            // relative to the block
-  std::vector<int64_t> shape;  // the shape of all its parts together
+  std::string name;            // relative to the block
+  std::vector<int64_t> shape;  // the shape of all its parts together; (experts, rows, columns) if it holds all experts
   std::vector<const BlockTensor*> parts;
 };
-// All tensors of a block of this configuration, in the order in which they are written.
+// All tensors of a block of this configuration (ConfigOfLayer), in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);
 // The same with other places than those of the family.
-std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places);
+std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places,
+                                                const ExpertPlaces* experts = nullptr);
 
 }  // namespace shiftrt

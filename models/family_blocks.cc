@@ -159,6 +159,33 @@ BlockSpec NormsAfter(BlockSpec block) {
 
 // With a window, the layers without one have no rotary embedding.
 
+// Reads the mixtures of experts: `experts_key` has their number, `units_key` the units of each. Layers of
+// mlp_only_layers, and those whose number, counted from 1, decoder_sparse_step does not divide, have an MLP.
+void ReadMixture(const ConfigReader& config, const ModelConfig& model, const char* experts_key, const char* units_key,
+                 BlockSpec& block) {
+  MixtureSpec& mixture = block.mixture;
+  constexpr int64_t kMostExperts = 1 << 16, kMostUnits = 1 << 22;
+  mixture.experts = config.Integer(experts_key, 0, kMostExperts);
+  if (mixture.experts == 0) return;
+  mixture.active = config.Integer("num_experts_per_tok", 1, mixture.experts);
+  mixture.units = config.Integer(units_key, 1, kMostUnits);
+  const int64_t step = config.Integer("decoder_sparse_step", 1, INT64_MAX, 1);
+  for (int64_t layer = 0; layer < model.layers; ++layer) mixture.layers.push_back((layer + 1) % step == 0);
+  if (config.Has("mlp_only_layers")) {
+    const nlohmann::json& list = config["mlp_only_layers"];
+    Check(list.is_array(), "{}: mlp_only_layers is {}, expected a list", config.file(), Shown(list));
+    for (const nlohmann::json& entry : list) {
+      // transformers ignores a number that no layer has.
+      Check(entry.is_number_integer(), "{}: mlp_only_layers has {}, expected the number of a layer", config.file(),
+            Shown(entry));
+      if (entry >= 0 && entry < model.layers) mixture.layers[entry.get<size_t>()] = false;
+    }
+  }
+  const auto mixed = std::count(mixture.layers.begin(), mixture.layers.end(), true);
+  block.mixed = mixed > 0;
+  block.dense = mixed < model.layers;
+}
+
 float Multiplier(const ConfigReader& config, const char* key) {
   return static_cast<float>(config.Number(key, 1e-9, 1e9, 1));
 }
@@ -234,6 +261,37 @@ BlockSpec Qwen3Block(const ConfigReader& config, const ModelConfig& model) {
   block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
   block.qk_norm = true;
   block.windows = QwenWindows(config, model);
+  return block;
+}
+
+BlockSpec Qwen3MoeBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.qk_norm = true;
+  if (config.Flag("use_sliding_window", false)) block.windows = ReadWindows(config, model, 4096, AllLayers(model));
+  config.Has("sliding_window");
+  // transformers 5 writes the number of experts under the second name.
+  const bool new_name = !config.Has("num_experts") && config.Has("num_local_experts");
+  ReadMixture(config, model, new_name ? "num_local_experts" : "num_experts", "moe_intermediate_size", block);
+  block.mixture.normalised = config.Flag("norm_topk_prob", false);
+  return block;
+}
+
+BlockSpec MixtralBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.windows = ReadWindows(config, model, 0, AllLayers(model));
+  ReadMixture(config, model, "num_local_experts", "intermediate_size", block);
+  block.mixture.normalised = true;
+  return block;
+}
+
+BlockSpec OlmoeBlock(const ConfigReader& config, const ModelConfig& model) {
+  Check(!config.Has("clip_qkv"), "{}: clip_qkv is not supported", config.file());
+  BlockSpec block = PlainBlock(config, model);
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.qk_norm = block.qk_norm_whole = true;
+  ReadMixture(config, model, "num_experts", "intermediate_size", block);
+  block.mixture.normalised = config.Flag("norm_topk_prob", false);
   return block;
 }
 

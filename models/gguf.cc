@@ -270,6 +270,35 @@ void AddTokens(const GgufMetadata& metadata, Json& config) {
   if (ends.size() > 1) config["eos_token_id"] = ends;
 }
 
+// The settings of mixtures of experts.
+void AddExperts(const GgufMixture& mixture, ArchitectureKeys& keys, int64_t experts, Json& config) {
+  constexpr int64_t kSoftmax = 1;
+  if (experts == 0) {
+    keys.OnlyInteger("expert_used_count", 0, "there are no experts");
+    keys.Ignore("expert_feed_forward_length");
+    return;
+  }
+  const int64_t active = keys.Integer("expert_used_count"),
+                intermediate = config[FindFamily(mixture.family)->intermediate].get<int64_t>();
+  Check(active <= experts, "{}: {} is {}, expected 1 to {}, the number of experts", keys.file(),
+        keys.Full("expert_used_count"), active, experts);
+  keys.OnlyInteger("expert_gating_func", kSoftmax, "the weights of experts are those of a softmax");
+  keys.OnlyInteger("expert_shared_count", 0, "experts that all tokens share are not supported");
+  keys.OnlyInteger("expert_group_count", 0, "groups of experts are not supported");
+  keys.Ignore("expert_group_used_count");
+  const double scale = keys.Number("expert_weights_scale", 0);
+  Check(scale == 0 || scale == 1, "{}: {} is {}; only 1 is supported", keys.file(), keys.Full("expert_weights_scale"),
+        scale);
+  config[mixture.experts] = experts;
+  config["num_experts_per_tok"] = active;
+  if (mixture.normalise != nullptr) config[mixture.normalise] = mixture.normalised;
+  if (mixture.units != nullptr) {  // without the key, llama.cpp divides the units of an MLP among the active experts
+    config[mixture.units] = keys.Integer("expert_feed_forward_length", intermediate / active);
+  } else {
+    keys.OnlyInteger("expert_feed_forward_length", intermediate, "the feed_forward_length");
+  }
+}
+
 }  // namespace
 
 Json GgufConfig(const GgufContents& file) {
@@ -291,7 +320,12 @@ Json GgufConfig(const GgufContents& file) {
   const std::vector<bool> slides = SlidingLayers(architecture, keys, layers);
   const bool rotates = !architecture.rope_switch || keys.Flag("rope.scaling.finetuned", true);
   const bool windowed = !slides.empty() && architecture.windowed != nullptr;
-  const char* const class_name = windowed                ? architecture.windowed
+  const int64_t experts = keys.Integer("expert_count", 0);
+  Check(experts == 0 || architecture.mixture.family != nullptr,
+        "{}: {} is {}: architecture {} is not supported with experts", name, keys.Full("expert_count"), experts,
+        architecture.name);
+  const char* const class_name = experts > 0             ? architecture.mixture.family
+                                 : windowed              ? architecture.windowed
                                  : architecture.by_layer ? by_layer.Family(file)
                                  : rotates               ? architecture.families.front()
                                                          : architecture.families.back();
@@ -314,8 +348,6 @@ Json GgufConfig(const GgufContents& file) {
   keys.OnlyInteger("attention.value_length", head_dim, why.c_str());
   if (!architecture.partial) keys.OnlyInteger("rope.dimension_count", head_dim, why.c_str());
   keys.OnlyInteger("vocab_size", embedding->second.shape.front(), "the rows of token_embd.weight");
-  keys.OnlyInteger("expert_count", 0, "mixtures of experts are not supported");
-  keys.OnlyInteger("expert_used_count", 0, "mixtures of experts are not supported");
   keys.Ignore("tensor_data_layout");
   const bool own_head = file.tensors.contains(kGgufHead);
   Check(architecture.head == GgufArchitecture::Head::kAny ||
@@ -342,6 +374,7 @@ Json GgufConfig(const GgufContents& file) {
                  {"tie_word_embeddings", !own_head},
                  {"torch_dtype", TypeInMemory(*embedding->second.type)}};
   if (std::string_view(architecture.bias) == "use_bias") config.erase("mlp_bias");
+  AddExperts(architecture.mixture, keys, experts, config);
   if (architecture.partial)
     config["partial_rotary_factor"] =
         static_cast<double>(keys.Integer("rope.dimension_count", head_dim)) / static_cast<double>(head_dim);
@@ -409,6 +442,11 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArch
   file.AddInteger(a + "context_length", config.max_positions);
   file.AddInteger(a + "embedding_length", config.hidden);
   add_size("feed_forward_length", config.intermediate, sizes.intermediate);
+  if (const MixtureSpec& mixture = config.block.mixture; config.block.mixed) {
+    file.AddInteger(a + "expert_count", mixture.experts);
+    file.AddInteger(a + "expert_used_count", mixture.active);
+    file.AddInteger(a + "expert_feed_forward_length", mixture.units);
+  }
   add_size("attention.head_count", config.heads, sizes.heads);
   add_size("attention.head_count_kv", config.kv_heads, sizes.kv_heads);
   file.AddInteger(a + "attention.key_length", config.head_dim);
@@ -491,6 +529,11 @@ const char* Difference(const ModelConfig& a, const ModelConfig& b) {
   if (a.tied_head != b.tied_head) return "head";
   if (s.qkv_bias != t.qkv_bias || s.output_bias != t.output_bias || s.mlp_bias != t.mlp_bias) return "biases";
   if (s.gated != t.gated || s.activation != t.activation || s.parallel != t.parallel) return "MLPs";
+  const auto mixture = [](const BlockSpec& block) {
+    const MixtureSpec& of = block.mixture;
+    return std::array<int64_t, 5>{block.dense, of.experts, of.active, of.units, of.normalised};
+  };
+  if (s.mixed != t.mixed || (s.mixed && mixture(s) != mixture(t))) return "mixtures of experts";
   if (s.attention_scale != t.attention_scale || s.attention_cap != t.attention_cap) return "scale of attention scores";
   if (s.residual_multiplier != t.residual_multiplier || s.scaled_embeddings != t.scaled_embeddings ||
       s.embedding_multiplier != t.embedding_multiplier || s.logit_scale != t.logit_scale || s.logit_cap != t.logit_cap)

@@ -32,13 +32,23 @@ const std::vector<GgufArchitecture>& Architectures() {
   static const std::vector<TensorPlace> kJoinedMlp = {{"ffn_up.weight", {&B::gate, &B::up}}};
   static const std::vector<GgufArchitecture> rows = {
       {.name = "llama",
-       .families = {"LlamaForCausalLM", "MistralForCausalLM"},
+       .families = {"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"},
+       .mixture = {"MixtralForCausalLM", "num_local_experts"},
        .neighbours = true,
        .rope_factors = true,
        .output_bias = true,
        .mlp_bias = true},
       {.name = "qwen2", .families = {"Qwen2ForCausalLM"}},
       {.name = "qwen3", .families = {"Qwen3ForCausalLM"}, .qkv_bias = false},
+      {.name = "qwen3moe",
+       .families = {"Qwen3MoeForCausalLM"},
+       .mixture = {"Qwen3MoeForCausalLM", "num_experts", "moe_intermediate_size", "norm_topk_prob"},
+       .qkv_bias = false},
+      {.name = "olmoe",
+       .families = {"OlmoeForCausalLM"},
+       .mixture = {"OlmoeForCausalLM", "num_experts", nullptr, "norm_topk_prob", false},
+       .square = true,
+       .qkv_bias = false},
       {.name = "phi3",
        .families = {"Phi3ForCausalLM"},
        .partial = true,
@@ -187,7 +197,9 @@ constexpr NamedMember kNames[] = {
     {&B::up_bias, "ffn_up.bias"},
     {&B::down_bias, "ffn_down.bias"},
     {&B::mlp_update_norm, "post_ffw_norm.weight"},
+    {&B::router, "ffn_gate_inp.weight"},
 };
+constexpr ExpertPlaces kExpertsTogether = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
 
 bool ReadsBias(const GgufArchitecture& architecture, const BlockTensor& row) {
   const auto is = [&](std::initializer_list<TensorView B::*> members) {
@@ -237,7 +249,7 @@ std::vector<CheckpointTensor> GgufTensorsOf(const GgufArchitecture& architecture
     });
     if (!placed) places.push_back({name, {row.member}});
   }
-  return CheckpointTensors(config, places);
+  return CheckpointTensors(config, places, &kExpertsTogether);
 }
 
 }  // namespace shiftrt

@@ -22,12 +22,23 @@ struct GgufNumber {
   bool required = false;
 };
 
+// The family that a file with experts is read as, and the settings of its config.json.
+struct GgufMixture {
+  const char* family = nullptr;   // Family::architecture; null: no file has experts
+  const char* experts = nullptr;  // the key of the number of experts
+  const char* units = nullptr;    // the key of the units of an expert; null: the size of the MLP
+  // The key that says whether the weights of the active experts are divided by their sum; null: they are.
+  const char* normalise = nullptr;
+  bool normalised = true;  // llama.cpp divides them
+};
+
 struct GgufArchitecture {
   enum class Head : uint8_t { kAny, kTied, kOwn };
 
   const char* name;                   // general.architecture, and the prefix of its keys
   std::vector<const char*> families;  // Family::architecture; a file without windows is read as the first
   const char* windowed = nullptr;     // the family that a file with windows is read as; null: the first too
+  GgufMixture mixture = {};           // for files with experts, in which each block has a mixture
   const char* activation = "silu";
   bool layer_norm = false;  // the epsilon is that of LayerNorm
   bool neighbours = false;  // the rotary embedding of llama.cpp turns pairs of neighbours

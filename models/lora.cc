@@ -202,7 +202,8 @@ class FactorReader {
         if (row.kind != BlockTensor::Kind::kMatrix || !Reads(block->halves, row)) continue;
         const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(config_, row));
         if (!Has(module)) continue;
-        const std::vector<int64_t> shape = row.Shape(config_, MlpUnits(TensorsOf(weights_, *block)));
+        const std::vector<int64_t> shape =
+            row.Shape(ConfigOfLayer(config_, block->layer), MlpUnits(TensorsOf(weights_, *block)));
         const std::string name = module.substr(kRoot.size());
         const int64_t rank = scaling_.RankOf(name);
         Matrix<float> a = Take(module + kA, rank, shape[1]), b = Take(module + kB, shape[0], rank);

@@ -84,6 +84,15 @@ void OwnCopy<Tensors>::Replace(TensorView Tensors::*member, std::span<const floa
   Replace(member, values);
 }
 
+void OwnBlock::Replace(const BlockTensor& row, const TensorView& tensor, std::shared_ptr<const void> storage) {
+  row.In(weights_) = tensor;
+  storage_.push_back(std::move(storage));
+}
+
+void OwnBlock::Replace(const BlockTensor& row, std::span<const double> values) {
+  row.In(weights_) = Store(row.name, values, row.In(weights_), storage_);
+}
+
 template class OwnCopy<BlockWeights>;
 template class OwnCopy<OutputWeights>;
 

@@ -42,6 +42,7 @@ class OwnCopy {
       : weights_(tensors), storage_{std::move(storage)} {}
 
  private:
+  friend class OwnBlock;
   Tensors weights_;
   std::vector<std::shared_ptr<const void>> storage_;
 };
@@ -58,8 +59,15 @@ class RoundingError {
   double lost_ = 0, change_ = 0;  // sums of squares
 };
 
+struct BlockTensor;
+
 class OwnBlock : public OwnCopy<BlockWeights> {
  public:
+  using OwnCopy::Replace;
+  // Puts `tensor` in the place of this row's (models/block_tensors.h); `storage` keeps it alive.
+  void Replace(const BlockTensor& row, const TensorView& tensor, std::shared_ptr<const void> storage);
+  // Replaces it by `values`, as Replace() of a member does.
+  void Replace(const BlockTensor& row, std::span<const double> values);
   explicit OwnBlock(const BlockWeights& block) : OwnCopy(block) {}
   // Copies `block`, whose tensors may be its own already, and keeps it alive.
   explicit OwnBlock(const std::shared_ptr<const BlockWeights>& block) : OwnCopy(*block, block) {}

@@ -21,7 +21,7 @@ std::string HashOf(const TensorView& tensor) {
   return HashHex({static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())});
 }
 
-// The sum over a plan's stages of block(tensor), for each tensor of the halves that run, and of adapter(lra).
+// The sum over a plan's stages of block(row, tensor), for each tensor of the halves that run, and of adapter(lra).
 template <typename BlockSize, typename AdapterSize>
 int64_t Sum(const DepthPlan& plan, const Weights& weights, const BlockSize& block, const AdapterSize& adapter) {
   int64_t total = 0;
@@ -29,12 +29,20 @@ int64_t Sum(const DepthPlan& plan, const Weights& weights, const BlockSize& bloc
     stage.Visit(
         [&](const BlockStage& s) {
           ForEachTensor(TensorsOf(weights, s), s.halves,
-                        [&](const BlockTensor&, const TensorView& tensor) { total += block(tensor); });
+                        [&](const BlockTensor& row, const TensorView& tensor) { total += block(row, tensor); });
         },
         [&](const AdapterStage& s) { total += adapter(*s.lra); });
   }
   return total;
 }
+
+// The part of a tensor's elements or bytes that a token reads on average over the experts.
+int64_t ActiveShare(const Weights& weights, const BlockTensor& row, int64_t size) {
+  const MixtureSpec& mixture = weights.config.block.mixture;
+  return row.expert < 0 ? size : size * mixture.active / mixture.experts;
+}
+
+int64_t BytesOfLra(const Lra& lra) { return lra.parameters() * static_cast<int64_t>(sizeof(float)); }
 
 }  // namespace
 
@@ -131,15 +139,18 @@ const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
 }
 
 bool HasOtherUnits(const Weights& weights, const BlockStage& stage) {
-  return RunsMlp(stage.halves) && MlpUnits(TensorsOf(weights, stage)) != weights.config.intermediate;
+  const BlockWeights& block = TensorsOf(weights, stage);
+  return RunsMlp(stage.halves) && !block.IsMixture() && MlpUnits(block) != weights.config.intermediate;
 }
 
 const char* MissingTensor(const Weights& weights, const BlockStage& stage) {
   const BlockWeights& block = TensorsOf(weights, stage);
+  const ModelConfig of_block = ConfigOfLayer(weights.config, stage.layer);
   for (const BlockTensor& row : BlockTensors()) {
     if (row.kind == BlockTensor::Kind::kBias || !Reads(stage.halves, row)) continue;
-    if ((block.*row.member).empty() && !row.Shape(weights.config).empty()) return row.name;
+    if ((block.*row.member).empty() && !row.Shape(of_block).empty()) return row.name;
   }
+  if (of_block.block.mixed && RunsMlp(stage.halves) && !block.IsMixture()) return ExpertTensors(0).front().name;
   return nullptr;
 }
 
@@ -276,24 +287,42 @@ int64_t DepthPlan::Parameters(const Weights& weights) const {
          (last.final_norm_bias.empty() ? 0 : last.final_norm_bias.elements()) +
          (TiedHead(weights) ? 0 : last.head.elements()) +
          Sum(
-             *this, weights, [](const TensorView& tensor) { return tensor.elements(); },
+             *this, weights, [](const BlockTensor&, const TensorView& tensor) { return tensor.elements(); },
              [](const Lra& lra) { return lra.parameters(); });
 }
 
+int64_t DepthPlan::ActiveParameters(const Weights& weights) const {
+  return Parameters(weights) - Sum(
+                                   *this, weights,
+                                   [&](const BlockTensor& row, const TensorView& tensor) {
+                                     return tensor.elements() - ActiveShare(weights, row, tensor.elements());
+                                   },
+                                   [](const Lra&) { return int64_t{0}; });
+}
+
 int64_t DepthPlan::BytesPerToken(const Weights& weights) const {
-  const OutputWeights last = Output(weights);
-  return weights.embedding.bytes() / weights.config.vocab + last.final_norm.bytes() +
-         (last.final_norm_bias.empty() ? 0 : last.final_norm_bias.bytes()) + last.head.bytes() +
-         Sum(
-             *this, weights, [](const TensorView& tensor) { return tensor.bytes(); },
-             [](const Lra& lra) { return lra.parameters() * static_cast<int64_t>(sizeof(float)); });
+  return BytesOutsideBlocks(weights) + Sum(
+                                           *this, weights,
+                                           [&](const BlockTensor& row, const TensorView& tensor) {
+                                             return ActiveShare(weights, row, tensor.bytes());
+                                           },
+                                           BytesOfLra);
 }
 
 int64_t DepthPlan::Bytes(const Weights& weights) const {
   const OutputWeights last = Output(weights);
   const TensorView& table = last.table.empty() ? weights.embedding : last.table;
-  return BytesPerToken(weights) - weights.embedding.bytes() / weights.config.vocab +
-         (TiedHead(weights) ? 0 : table.bytes());
+  return BytesOutsideBlocks(weights) - weights.embedding.bytes() / weights.config.vocab +
+         (TiedHead(weights) ? 0 : table.bytes()) +
+         Sum(
+             *this, weights, [](const BlockTensor&, const TensorView& tensor) { return tensor.bytes(); }, BytesOfLra);
+}
+
+// The sum of what a token reads of final norm, head, and embedding table, of which it reads one row.
+int64_t DepthPlan::BytesOutsideBlocks(const Weights& weights) const {
+  const OutputWeights last = Output(weights);
+  return weights.embedding.bytes() / weights.config.vocab + last.final_norm.bytes() +
+         (last.final_norm_bias.empty() ? 0 : last.final_norm_bias.bytes()) + last.head.bytes();
 }
 
 std::string DepthPlan::Fingerprint() const {

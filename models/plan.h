@@ -161,8 +161,10 @@ struct DepthPlan {
 
   // The number of parameters of the model that this plan runs, adapters included. A tied head counts once.
   int64_t Parameters(const Weights& weights) const;
-  // The bytes that one decoded token reads: every weight of the halves that run, adapters, norms and the head, and one
-  // row of the embedding table.
+  // The same with the active experts alone.
+  int64_t ActiveParameters(const Weights& weights) const;
+  // The bytes that one decoded token reads: every weight of the halves that run, of experts the active ones, adapters,
+  // norms and the head, and one row of the embedding table.
   int64_t BytesPerToken(const Weights& weights) const;
   // The bytes of all weights of that model as a file has them, its adapters in float32. A tied head counts once.
   int64_t Bytes(const Weights& weights) const;
@@ -171,6 +173,9 @@ struct DepthPlan {
   std::string Fingerprint() const;
 
   bool operator==(const DepthPlan&) const = default;
+
+ private:
+  int64_t BytesOutsideBlocks(const Weights& weights) const;
 };
 
 }  // namespace shiftrt

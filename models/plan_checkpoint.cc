@@ -79,6 +79,7 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_
     if (!running_halves) continue;
     for (const BlockTensor& row : BlockTensors())
       if (!Reads(block->halves, row)) kept.*row.member = {};
+    if (!RunsMlp(block->halves)) kept.experts.clear();
   }
   const auto [final_norm, head, final_norm_bias, table] = plan.Output(weights);
   if (!table.empty()) out.embedding = table;
@@ -96,6 +97,15 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_
     out.config.block.ropes.clear();
     for (const BlockStage* block : plan.Blocks())
       out.config.block.ropes.push_back(weights.config.block.Rope(block->layer));
+  }
+  if (out.config.block.mixed) {
+    MixtureSpec& mixture = out.config.block.mixture;
+    mixture.layers.clear();
+    for (const BlockStage* block : plan.Blocks())
+      mixture.layers.push_back(weights.config.block.mixture.In(block->layer));
+    const auto mixed = std::count(mixture.layers.begin(), mixture.layers.end(), true);
+    out.config.block.mixed = mixed > 0;
+    out.config.block.dense = mixed < out.config.layers;
   }
   out.stored.clear();  // they are written as they were loaded
   return out;

@@ -44,11 +44,11 @@ struct SavedPlan {
 Json OwnTensors(const Weights& weights, const BlockStage& block, SavedPlan& saved) {
   Json names = Json::array();
   if (!block.own) return names;
-  for (const BlockTensor& row : BlockTensors()) {
-    const TensorView& tensor = (*block.own).*row.member;
-    if (tensor.data == (weights.blocks[block.layer].*row.member).data) continue;
-    names.push_back(row.name);
-    saved.AddOwn(OwnName(block.layer, row), tensor);
+  for (const BlockTensor* row : AllTensors(ConfigOfLayer(weights.config, block.layer))) {
+    const TensorView& tensor = row->In(*block.own);
+    if (tensor.data == row->In(weights.blocks[block.layer]).data) continue;
+    names.push_back(row->name);
+    saved.AddOwn(OwnName(block.layer, *row), tensor);
   }
   return names;
 }
@@ -137,12 +137,14 @@ void WriteQuantised(AtomicFile& file, const std::vector<NamedTensor>& tensors) {
 // Throws Error for a block whose set of tensors is not that of the family: when the file is read, it could not be told
 // from a mistake. Without `whole`, the tensors of a half that does not run are not written, and may be missing.
 void CheckPlaces(const Weights& weights, const DepthPlan& plan, bool whole, const fs::path& directory) {
-  for (const BlockStage* block : plan.Blocks())
+  for (const BlockStage* block : plan.Blocks()) {
+    const ModelConfig of_block = ConfigOfLayer(weights.config, block->layer);
     for (const BlockTensor& row : BlockTensors())
       if (whole || Reads(block->halves, row))
-        Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(weights.config).empty(),
+        Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(of_block).empty(),
               "{}: block {} has {} {}, unlike the blocks of the family {}", directory.string(), block->layer,
-              row.Shape(weights.config).empty() ? "a" : "no", row.name, weights.config.family);
+              row.Shape(of_block).empty() ? "a" : "no", row.name, weights.config.family);
+  }
 }
 
 }  // namespace

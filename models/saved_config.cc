@@ -19,11 +19,29 @@ constexpr const char* kMark = "shiftrt";  // the key, and the model type
 constexpr const char* kArchitecture = "ShiftrtForCausalLM";
 constexpr int kHfLraFormat = 1, kHfLraHalves = 2;  // the second has half blocks
 
+// The settings that say which layers have an MLP in place of a mixture of experts.
+constexpr const char *kDenseLayers = "mlp_only_layers", *kSparseStep = "decoder_sparse_step";
+
+// Names the layers without a mixture of experts by their numbers among the kept layers.
+void KeepDenseLayers(Json& config, const std::vector<int64_t>& kept) {
+  const Json named = config.value(kDenseLayers, Json());
+  const Json every = config.value(kSparseStep, Json());
+  if (!named.is_array() && !every.is_number_integer()) return;
+  const int64_t step = every.is_number_integer() ? every.get<int64_t>() : 1;
+  Json dense = Json::array();
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const bool by_name = named.is_array() && std::find(named.begin(), named.end(), kept[i]) != named.end();
+    if (by_name || (kept[i] + 1) % step != 0) dense.push_back(i);
+  }
+  config[kDenseLayers] = std::move(dense);
+  config[kSparseStep] = 1;
+}
+
 // True if `key` may be a list with one setting per layer.
 bool MayBePerLayer(std::string_view key, const Json& value, int64_t layers) {
   const bool of_tokens = key.ends_with("_token_id") || key.ends_with("_token_ids") || key.ends_with("_tokens");
   return value.is_array() && std::ssize(value) == layers && !of_tokens && key != "architectures" &&
-         key != "layer_types";
+         key != "layer_types" && key != kDenseLayers;
 }
 
 // The entries of the kept layers. Layers beyond the end of the list are skipped.
@@ -47,6 +65,7 @@ Json KeptConfig(Json config, const DepthPlan& plan, std::vector<std::string>* re
     }
   }
   config["num_hidden_layers"] = kept.size();
+  KeepDenseLayers(config, kept);
   if (const auto types = config.find("layer_types"); types != config.end() && types->is_array())
     *types = OfLayers(*types, kept);
   if (const auto first = config.find("max_window_layers"); first != config.end() && first->is_number()) {

@@ -24,12 +24,14 @@ int64_t Elements(const std::vector<int64_t>& shape) {
 
 // The number of elements of each layer that the plan runs.
 std::vector<int64_t> ElementsPerLayer(const ModelConfig& config, const DepthPlan& plan) {
-  int64_t attention = 0, mlp = 0;
-  for (const BlockTensor& row : BlockTensors())
-    (row.half == Halves::kMlp ? mlp : attention) += Elements(row.Shape(config));
   std::vector<int64_t> elements(config.layers, 0);
-  for (const BlockStage* block : plan.Blocks())
-    elements.at(block->layer) += (RunsAttention(block->halves) ? attention : 0) + (RunsMlp(block->halves) ? mlp : 0);
+  for (const BlockStage* block : plan.Blocks()) {
+    const ModelConfig of_block = ConfigOfLayer(config, block->layer);
+    for (const BlockTensor* row : AllTensors(of_block)) {
+      const bool runs = row->half == Halves::kMlp ? RunsMlp(block->halves) : RunsAttention(block->halves);
+      if (runs) elements.at(block->layer) += Elements(row->Shape(of_block));
+    }
+  }
   return elements;
 }
 

@@ -39,7 +39,7 @@ void Split(const TensorView& whole, const CheckpointTensor& stored, const ModelC
     const int64_t rows = part->Shape(of_block)[0];
     const TensorView view = RowsOf(whole, first, rows);
     if (original) weights.stored[view.data] = RowsOf(*original, first, rows);
-    block.*part->member = view;
+    part->In(block) = view;
     first += rows;
   }
 }
@@ -49,9 +49,8 @@ void Split(const TensorView& whole, const CheckpointTensor& stored, const ModelC
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   shapes.push_back({"model.embed_tokens.weight", {config.vocab, config.hidden}});
-  const std::vector<CheckpointTensor> block = CheckpointTensors(config);
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    for (const CheckpointTensor& tensor : block)
+    for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfLayer(config, layer)))
       shapes.push_back({fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape});
   shapes.push_back({"model.norm.weight", {config.hidden}});
   if (config.block.norm_bias) shapes.push_back({"model.norm.bias", {config.hidden}});
@@ -90,12 +89,11 @@ void Weights::ForEach(const std::function<void(const std::string& name, const Te
 void Weights::ForEachStored(
     const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const {
   visit("model.embed_tokens.weight", {&embedding, 1});
-  const std::vector<CheckpointTensor> stored_tensors = CheckpointTensors(config);
   std::vector<TensorView> parts;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    for (const CheckpointTensor& tensor : stored_tensors) {
+    for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfLayer(config, static_cast<int64_t>(layer)))) {
       parts.clear();
-      for (const BlockTensor* part : tensor.parts) parts.push_back(blocks[layer].*part->member);
+      for (const BlockTensor* part : tensor.parts) parts.push_back(part->In(blocks[layer]));
       if (!parts.front().empty()) visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts);
     }
   }
@@ -135,6 +133,11 @@ std::string Weights::Fingerprint() const {
   if (b.layer_norm || b.parallel || !b.gated)
     summary += fmt::format("\nlayer norm {} {} parallel {} {} gated {}", b.layer_norm, b.norm_offset, b.parallel,
                            b.shared_norm, b.gated);
+  if (b.mixed) {
+    summary += fmt::format("\nmixture {} {} {} {}", b.mixture.experts, b.mixture.active, b.mixture.units,
+                           b.mixture.normalised);
+    for (const bool mixed : b.mixture.layers) summary += mixed ? " 1" : " 0";
+  }
   if (r.kind == RopeKind::kLongRope)
     summary += fmt::format("\nlongrope {} {}", fmt::join(r.short_factors, " "), fmt::join(r.long_factors, " "));
   if (r.partial != 1 || r.query_beta != 0) summary += fmt::format("\nrotary {} {}", r.partial, r.query_beta);
@@ -177,8 +180,10 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   weights->storage = checkpoint->Storage();
   NoProgress silent;
   Progress& progress = options.progress != nullptr ? *options.progress : silent;
-  progress.Begin("loading weights, in tensors", std::ssize(checkpoint->BlockTensors(config)) * config.layers + 2 +
-                                                    config.block.norm_bias + !config.tied_head);
+  int64_t in_blocks = 0;
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    in_blocks += std::ssize(checkpoint->BlockTensors(ConfigOfLayer(config, layer)));
+  progress.Begin("loading weights, in tensors", in_blocks + 2 + config.block.norm_bias + !config.tied_head);
   if (options.split.processes > 1) {
     const DepthPlan all = DepthPlan::Original(config.layers);
     weights->shares = CutModel(config, options.split.plan ? *options.split.plan : all, options.split.processes);
@@ -187,8 +192,11 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   if (options.outline) weights->shares = {ModelShare{0, 0, false, false}};
   const ModelShare mine = weights->split() ? weights->shares[weights->share] : ModelShare{0, config.layers};
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape, bool here) {
-    TensorView tensor = LoadTensor(fmt::format("{}: tensor {}", model.string(), name), checkpoint->Take(name, shape),
-                                   here, options, *weights);
+    FileTensor in_file = checkpoint->Take(name, shape);
+    // The experts of one tensor lie one below the other.
+    if (shape.size() == 3) in_file.shape = {shape[0] * shape[1], shape[2]};
+    TensorView tensor =
+        LoadTensor(fmt::format("{}: tensor {}", model.string(), name), in_file, here, options, *weights);
     progress.Advance(1);
     return tensor;
   };
@@ -199,7 +207,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
     const Halves halves = layer < std::ssize(options.halves) ? options.halves[layer] : checkpoint->HalvesOf(layer);
     const bool said_units = layer < std::ssize(options.mlp_units);
     const ModelConfig of_block =
-        ConfigOfBlock(config, said_units ? options.mlp_units[layer] : checkpoint->MlpUnitsOf(layer));
+        ConfigOfBlock(config, layer, said_units ? options.mlp_units[layer] : checkpoint->MlpUnitsOf(layer));
     for (const CheckpointTensor& tensor : checkpoint->BlockTensors(of_block))
       if (Reads(halves, *tensor.parts.front()))
         Split(take(checkpoint->BlockPrefix(layer) + tensor.name, tensor.shape, mine.Has(layer)), tensor, of_block,

@@ -22,8 +22,13 @@
 
 namespace shiftrt {
 
+// An expert of a mixture: (units, hidden) twice, and (hidden, units).
+struct ExpertWeights {
+  TensorView gate, up, down;
+};
+
 // One block's tensors as stored; a bias or norm that the family lacks is empty(). models/block_tensors.h has a row for
-// each.
+// each. A block has either an MLP or a mixture of experts (MixtureSpec).
 struct BlockWeights {
   TensorView input_norm, input_norm_bias;    // (hidden), before the attention
   TensorView shared_norm, shared_norm_bias;  // (hidden), before both halves of a parallel block
@@ -34,9 +39,17 @@ struct BlockWeights {
   TensorView post_norm, post_norm_bias;               // (hidden), before the MLP
   TensorView gate, up, down;                          // (units, hidden) twice, (hidden, units); see MlpUnits()
   TensorView gate_bias, up_bias, down_bias;
+  TensorView router;                   // (experts, hidden)
+  std::vector<ExpertWeights> experts;  // their number may be less than MixtureSpec::experts
+
+  bool IsMixture() const { return !experts.empty(); }
+  // The matrices that tell the types of the MLP: those of the first expert in a mixture.
+  const TensorView& AnyUp() const { return IsMixture() ? experts.front().up : up; }
+  const TensorView& AnyDown() const { return IsMixture() ? experts.front().down : down; }
 };
 
-// The number of units of the block's MLP, which need not be ModelConfig::intermediate; 0 for a block without MLP.
+// The number of units of the block's MLP, which need not be ModelConfig::intermediate; 0 for a block without MLP, and
+// for a mixture.
 inline int64_t MlpUnits(const BlockWeights& block) { return block.up.empty() ? 0 : block.up.shape[0]; }
 
 class Progress;

@@ -33,6 +33,7 @@ SettingSet SettingsOf(const ModelConfig& config, bool split) {
   SettingSet settings;
   if (split) settings = settings | SettingSet{Setting::kSplit};
   if (!config.block.PlainUpdates()) settings = settings | SettingSet{Setting::kUpdateNorms};
+  if (config.block.mixed) settings = settings | SettingSet{Setting::kMixture};
   return settings;
 }
 
@@ -89,6 +90,11 @@ void CheckOptions(const Recipe& recipe, const ModelConfig& config, bool split) {
     FailUsage(Field("heal"),
               "all: the model has parallel blocks, in which no stream runs between attention and MLP that the output "
               "projection could be fitted to: choose down");
+  if (config.block.mixed && recipe.quantise.reads_text())
+    FailUsage(Field("quantize"),
+              "{}: the rounding reads the inputs of one MLP, and each expert of a mixture has others; {},nearest reads "
+              "no text",
+              Format(recipe.quantise), recipe.quantise.mixture);
   if (CorrectionOf(recipe).has_rank()) CheckRank(recipe.rank, config.hidden);
 }
 

@@ -58,7 +58,7 @@ PassMachine PassMachine::Of(const Context& context, const Weights& weights) {
   machine.memory = UsableMemory(context);
   machine.gpu = context.device == Device::kCuda;
   machine.alone = WorksAlone(context) && !weights.split() && (!machine.gpu || context.gpus.size() == 1);
-  machine.float64_cost = Float64Cost(context.isa, weights.blocks.front().down.dtype);
+  machine.float64_cost = Float64Cost(context.isa, weights.blocks.front().AnyDown().dtype);
   return machine;
 }
 

@@ -18,6 +18,7 @@ enum class Setting : uint8_t {
   kHalves,         // halves of blocks may be removed
   kSplit,          // the blocks of the model are divided among processes
   kUpdateNorms,    // the model norms or scales the update of a half block before it adds it
+  kMixture,        // the model has mixtures of experts
   kMode,           // calibration mode sequential or drift
   kRank,           // the rank of adapters
   kFullRank,       // adapters of full rank

@@ -40,6 +40,10 @@ void PrintFacts(const LanguageModel& model, const ModelDescription& d) {
       "{} ({}): {} of {} layers, hidden {}, intermediate {}, {} attention heads, {} key-value heads, head_dim {}\n",
       model.Name(), d.family, model.Blocks(), model.Blocks() + std::ssize(d.removed), shape.hidden, d.intermediate,
       d.heads, d.kv_heads, d.head_dim);
+  if (d.mixture)
+    fmt::print("{} layers have {} experts of {} units, of which {} are active: {} active parameters\n",
+               d.mixture->layers, d.mixture->experts, d.mixture->units, d.mixture->active,
+               Scaled(static_cast<double>(d.active_parameters), ""));
   if (!d.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(d.removed, ", "));
   std::vector<std::string> halves;
   for (const BlockPart& half : d.half_blocks) halves.push_back(fmt::format("{} ({})", half.layer, Name(half.halves)));
@@ -116,6 +120,12 @@ nlohmann::json ModelJson(const LanguageModel& model, const ModelDescription& d) 
     json["half_blocks"].push_back({{"layer", half.layer}, {"runs", Name(half.halves)}});
   for (const auto& [parts, rank, parameters] : d.adapters)
     json["adapters"].push_back({{"layers", Names(parts, ",")}, {"rank", rank}, {"parameters", parameters}});
+  if (d.mixture)
+    json["mixture"] = {{"layers", d.mixture->layers},
+                       {"experts", d.mixture->experts},
+                       {"active", d.mixture->active},
+                       {"units", d.mixture->units},
+                       {"active_parameters", d.active_parameters}};
   if (d.lora) json["lora"] = {{"rank", d.lora->rank}, {"alpha", d.lora->alpha}, {"projections", d.lora->projections}};
   return json;
 }

@@ -54,7 +54,7 @@ PassMachine MachineOf(const DryRun& run, const Hardware* hardware, const Weights
   }
   PassMachine machine;
   machine.gpu = hardware->gpu;
-  machine.float64_cost = PassMachine::Float64Cost(Isa::kAvx512, weights.blocks.front().down.dtype);
+  machine.float64_cost = PassMachine::Float64Cost(Isa::kAvx512, weights.blocks.front().AnyDown().dtype);
   machine.memory = static_cast<int64_t>(run.common.memory);
   if (machine.memory == 0) machine.memory = room(hardware->memory);
   return machine;
@@ -105,7 +105,7 @@ void PrintModel(const ModelShapes& shapes) {
   for (const auto& [type, bytes] : shapes.stored) stored.push_back(fmt::format("{} {}", Bytes(bytes), type));
   fmt::print("{} parameters ({}); {} in files; {} per token, {}\n", plan.Parameters(weights),
              Scaled(static_cast<double>(plan.Parameters(weights)), ""), fmt::join(stored, ", "),
-             Bytes(plan.BytesPerToken(weights)), Name(weights.blocks.front().down.dtype));
+             Bytes(plan.BytesPerToken(weights)), Name(weights.blocks.front().AnyDown().dtype));
 }
 
 void PrintOutline(const DryRun& run, const MainJob& job, const JobOutline& outline) {
@@ -255,7 +255,7 @@ Json ModelJson(const ModelShapes& shapes) {
           {"head_dim", config.head_dim},
           {"vocabulary", config.vocab},
           {"parameters", plan.Parameters(weights)},
-          {"dtype", Name(weights.blocks.front().down.dtype)},
+          {"dtype", Name(weights.blocks.front().AnyDown().dtype)},
           {"bytes_in_files", shapes.stored},
           {"bytes_per_token", plan.BytesPerToken(weights)}};
 }
@@ -408,7 +408,7 @@ void PrintDryRun(const DryRun& run) {
                  {"device", hardware.device},
                  {"source", hardware.source},
                  {"measured", hardware.measured},
-                 {"products", hardware.Products(shapes.weights->blocks.front().down.dtype)},
+                 {"products", hardware.Products(shapes.weights->blocks.front().AnyDown().dtype)},
                  {"sums", hardware.sums},
                  {"fits", hardware.fits},
                  {"bandwidth", hardware.bandwidth},

@@ -45,6 +45,7 @@ namespace {
 constexpr const char* kSettingFlags[] = {"unit=half in --prune",
                                          "--split N",
                                          "a model with normed or scaled updates",
+                                         "a model with mixtures of experts",
                                          "--calibration-mode sequential, drift",
                                          "--lra RANK",
                                          "--lra full",

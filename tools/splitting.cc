@@ -34,7 +34,7 @@ int64_t FreeMemorySplit(const CommonOptions& options, Processes& processes) {
   const Weights& weights = *model.weights;
   const ProcessMemory own = FreeMemory(options, processes);
   const bool on_host = own.host == processes.host(processes.rank());
-  const bool mapped = on_host && !weights.stored.contains(weights.blocks.front().down.data);
+  const bool mapped = on_host && !weights.stored.contains(weights.blocks.front().AnyDown().data);
   std::vector<ProcessMemory> memory;
   for (const auto& one : processes.Gather(Packer().PutText(own.host).Put(own.bytes).Take())) {
     Unpacker in(one);

@@ -159,6 +159,9 @@ std::vector<MlpUnit> FirstUnits(const Weights& weights, const ReplacedRun& run, 
     FailUsage(Field("replacement"), "mlp:{}: expected a multiple of {} from {} to {}, the width of the model's MLPs",
               count, kUnitStep, kUnitStep, config.intermediate / kUnitStep * kUnitStep);
   const BlockSpec& block = config.block;
+  if (block.mixed)
+    FailUsage(Field("replacement"),
+              "mlp:{}: the model has mixtures of experts, and no MLP can be made of units of several of them", count);
   if (block.update_norms || block.norm_bias || block.shared_norm)
     FailUsage(Field("replacement"), "mlp:{}: the norms of family {} {}, which rows of other blocks cannot take in",
               count, config.family,

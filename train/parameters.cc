@@ -196,9 +196,11 @@ void Parameters::AddLora(const Weights& weights, const DepthPlan& plan) {
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const BlockStage* block = BlockAt(plan.stages[s]);
     if (block == nullptr) continue;
+    RefuseExperts(TensorsOf(weights, *block), block->layer);
     for (size_t row = 0; row < table.size(); ++row) {
       const BlockTensor& tensor = table[row];
-      const bool runs = Reads(block->halves, tensor) && !tensor.Shape(config).empty();
+      const bool runs = Reads(block->halves, tensor) && tensor.kind == BlockTensor::Kind::kMatrix &&
+                        !(TensorsOf(weights, *block).*tensor.member).empty();
       if (!runs || std::none_of(lora.targets.begin(), lora.targets.end(),
                                 [&](const std::string& target) { return named(target)(tensor); }))
         continue;
@@ -214,12 +216,26 @@ void Parameters::AddLora(const Weights& weights, const DepthPlan& plan) {
   }
 }
 
+// A target of the MLP names matrices that a mixture does not have.
+void Parameters::RefuseExperts(const BlockWeights& block, int64_t layer) const {
+  for (const std::string& target : settings_.lora.targets)
+    if (block.IsMixture() && (target == "gate" || target == "up" || target == "down"))
+      FailUsage(Field("lora.targets"),
+                "{}: block {} has a mixture of experts, which are not trained; these go with it: q, k, v, o", target,
+                layer);
+}
+
 void Parameters::AddLayers(const Weights& weights, const DepthPlan& plan) {
   const std::vector<int64_t> layers = ChooseLayers(settings_.layers, plan.KeptLayers());
   const std::span<const BlockTensor> table = BlockTensors();
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const BlockStage* block = BlockAt(plan.stages[s]);
     if (block == nullptr || !std::binary_search(layers.begin(), layers.end(), block->layer)) continue;
+    if (RunsMlp(block->halves) && TensorsOf(weights, *block).IsMixture())
+      FailUsage(Field("method"),
+                "{}: block {} has a mixture of experts, whose router and experts are not trained; these are trained: "
+                "adapters (method adapters), and attention (method lora, targets q, k, v and o)",
+                Name(settings_.method), block->layer);
     ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& tensor, const TensorView& stored) {
       const std::vector<int64_t>& shape = stored.shape;
       const bool matrix = shape.size() == 2;

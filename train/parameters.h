@@ -81,6 +81,7 @@ class Parameters {
 
  private:
   void AddLora(const Weights& weights, const DepthPlan& plan);
+  void RefuseExperts(const BlockWeights& block, int64_t layer) const;
   void AddLayers(const Weights& weights, const DepthPlan& plan);
   void AddAdapters(const DepthPlan& plan);
   void AddTensor(const Slice& slice, bool decays);

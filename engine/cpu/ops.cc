@@ -12,6 +12,7 @@
 #include "engine/cpu/kv.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/experts.h"
 #include "kernels/layernorm.h"
 #include "kernels/logprob.h"
 #include "kernels/matmul.h"
@@ -207,6 +208,25 @@ class CpuOps : public Ops {
     const MatrixView<const float> from = x.host();
     const MatrixView<float> to = y.host();
     ForEachRow(from, [&](int64_t i) { std::copy_n(from.row(i), from.cols, to.row(rows[i])); });
+  }
+
+  ExpertRouting RouteToExperts(DeviceMatrix<const float> logits, int64_t active, bool normalised) override {
+    return shiftrt::RouteToExperts(context_, logits.host(), active, normalised);
+  }
+  void SumOverExperts(const ExpertRouting& routing, bool weighted, DeviceMatrix<const float> x,
+                      DeviceMatrix<float> y) override {
+    shiftrt::SumOverExperts(context_, routing, weighted, x.host(), y.host());
+  }
+  void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation, DeviceMatrix<float> g,
+                            std::span<float> dweights) override {
+    shiftrt::ExpertWeightGradient(context_, routing, activation.host(), g.host(), dweights);
+  }
+  void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x) override {
+    shiftrt::ScaleByExpertWeights(context_, routing, x.host());
+  }
+  void RouteToExpertsGradient(const ExpertRouting& routing, bool normalised, std::span<const float> dweights,
+                              DeviceMatrix<float> dlogits) override {
+    shiftrt::RouteToExpertsGradient(context_, routing, normalised, dweights, dlogits.host());
   }
 
   void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,

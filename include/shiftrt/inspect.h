@@ -53,15 +53,25 @@ struct LoraDescription {
   int64_t projections = 0;  ///< projections that are changed
 };
 
+/// Mixtures of experts in the place of MLPs.
+struct MixtureDescription {
+  int64_t layers = 0;   ///< layers of the original model that have one
+  int64_t experts = 0;  ///< experts of a layer
+  int64_t active = 0;   ///< experts that each token runs through
+  int64_t units = 0;    ///< width of an expert
+};
+
 /// Says what a model consists of, besides what LanguageModel tells.
 struct ModelDescription {
-  std::string family;        ///< model_type of config.json, such as "llama"
-  int64_t intermediate = 0;  ///< width of the MLPs
-  int64_t heads = 0;         ///< attention heads of a block
-  int64_t kv_heads = 0;      ///< key-value heads of a block
-  int64_t head_dim = 0;      ///< width of an attention head
-  bool tied_head = false;    ///< the head is the embedding table
-  TensorBytes bytes;         ///< bytes of the tensors that run
+  std::string family;                         ///< model_type of config.json, such as "llama"
+  int64_t intermediate = 0;                   ///< width of the MLPs
+  int64_t heads = 0;                          ///< attention heads of a block
+  int64_t kv_heads = 0;                       ///< key-value heads of a block
+  int64_t head_dim = 0;                       ///< width of an attention head
+  bool tied_head = false;                     ///< the head is the embedding table
+  std::optional<MixtureDescription> mixture;  ///< no value for a model without experts
+  int64_t active_parameters = 0;              ///< parameters of the model, of experts only the active ones
+  TensorBytes bytes;                          ///< bytes of the tensors that run
   /// The tensors of the original model's files by type, the type with the most bytes first.
   std::vector<StoredType> stored;
   /// Layers of the original model of which nothing runs, ascending; also of a model that was saved with its weights,

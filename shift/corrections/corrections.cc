@@ -18,7 +18,7 @@ const std::vector<Correction>& Corrections() {
   constexpr SettingSet kRanks = {kRank, kFullRank, kFactorization}, kPerBlock = {kHalves, kSpan, kMerge},
                        kUsual = {kGate, kHeal, kQuantise, kMaxDivergence};
   constexpr SettingSet kGeneric = SettingSet::All() - SettingSet{kSplit};
-  constexpr SettingSet kScaled = kUsual | SettingSet{kUpdateNorms};
+  constexpr SettingSet kFolded = kUsual | SettingSet{kUpdateNorms}, kScaled = kFolded | SettingSet{kMixture};
   constexpr SettingSet kRefit = kUsual | SettingSet{kHalves, kLambda, kWeights};
   constexpr Calibration kOnce = Calibration::kIndependent;
   static const std::vector<Correction> table = {
@@ -51,22 +51,22 @@ const std::vector<Correction>& Corrections() {
        "Prune&Comp",
        Needs::kMagnitudes,
        Makes::kChanges,
-       {kQuantise, kMaxDivergence},
+       {kQuantise, kMaxDivergence, kMixture},
        kOnce,
        &FitPruneComp},
       {"laco", "weight differences folded into the block before", "LaCo folding", Needs::kNothing, Makes::kChanges,
-       kScaled, kOnce, &FitLaco},
+       kFolded, kOnce, &FitLaco},
       {"none",
        "nothing",
        "nothing",
        Needs::kNothing,
        Makes::kNothing,
-       {kHalves, kSplit, kUpdateNorms, kHeal, kQuantise, kMaxDivergence},
+       {kHalves, kSplit, kUpdateNorms, kMixture, kHeal, kQuantise, kMaxDivergence},
        kOnce,
        &FitNone},
       {"auto", "the recipe of lra, refit or joint with the lowest loss on held-out calibration text",
        "auto {span}{lra}", Needs::kText, Makes::kAdapters,
-       kPerBlock | kScaled | SettingSet{kRank, kFullRank, kLambda, kPenalizedBias}, kOnce, &FitAuto},
+       kPerBlock | kFolded | SettingSet{kRank, kFullRank, kLambda, kPenalizedBias}, kOnce, &FitAuto},
   };
   return table;
 }

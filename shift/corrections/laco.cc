@@ -23,7 +23,7 @@ FittedSites FitLaco(const FitInput& input) {
     ForEachTensor(own, [&](const BlockTensor& row, const TensorView& tensor) {
       const Matrix<double> before = InFloat64(tensor), sum = before.Clone();
       for (int64_t layer : run.Layers()) {
-        const Matrix<double> other = InFloat64(blocks[layer].*row.member);
+        const Matrix<double> other = InFloat64(row.In(blocks[layer]));
         for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += other.data()[i] - before.data()[i];
       }
       folded->Replace(row.member, sum.span());

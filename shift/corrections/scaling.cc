@@ -43,14 +43,12 @@ std::vector<BlockStage> DividedAfter(const Weights& weights, const DepthPlan& pl
       if (cut.layer < stage->layer) divisor *= cut.scale;
     if (divisor == 1) continue;
     auto own = std::make_shared<OwnBlock>(weights, *stage);
-    for (TensorView BlockWeights::*member :
-         {&BlockWeights::o, &BlockWeights::o_bias, &BlockWeights::down, &BlockWeights::down_bias}) {
-      const TensorView& tensor = TensorsOf(weights, *stage).*member;
-      if (tensor.empty()) continue;
+    ForEachTensor(TensorsOf(weights, *stage), [&](const BlockTensor& row, const TensorView& tensor) {
+      if (!row.EndsHalf()) return;
       Matrix<double> values = InFloat64(tensor);
       for (double& value : values.span()) value /= divisor;
-      own->Replace(member, values.span());
-    }
+      own->Replace(row, values.span());
+    });
     BlockStage& replaced = divided.emplace_back(*stage);
     replaced.own = OwnBlock::Share(std::move(own));
   }

@@ -49,8 +49,13 @@ class BlockGradient {
     trained.stages.resize(weights_.blocks.size());
     StageParameters& of = trained.stages[layer];
     of.tensors.resize(BlockTensors().size());
+    of.experts.resize(weights_.blocks[layer].experts.size());
     ForEach([&](const BlockTensor& row, const TensorView&, DeviceMatrix<float> gradient) {
-      of.tensors[&row - BlockTensors().data()].gradient = gradient;
+      if (row.expert < 0) {
+        of.tensors[&row - BlockTensors().data()].gradient = gradient;
+      } else {
+        of.experts[row.expert].*ExpertGradients::Of(row) = gradient;
+      }
     });
     engine_.Set(std::move(trained));
   }

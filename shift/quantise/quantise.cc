@@ -65,7 +65,8 @@ class Quantiser {
   template <typename Visit>
   void ForEachToBeRounded(const BlockWeights& block, Halves halves, int64_t index, const Visit& visit) const {
     ForEachTensor(block, halves, [&](const BlockTensor& row, const TensorView& tensor) {
-      if (row.kind != BlockTensor::Kind::kMatrix) return;
+      // llama.cpp rounds no routers, whose errors would change the choice of experts.
+      if (row.kind != BlockTensor::Kind::kMatrix || row.member == &BlockWeights::router) return;
       const BlockType type = TypeIn(mixture_, row, index, plan_.blocks(), tensor.cols());
       if (ToBeRounded(tensor, type)) visit(row, type);
     });
@@ -83,7 +84,7 @@ class Quantiser {
     for (const BlockStage* stage : plan_.Blocks()) {
       const BlockWeights& block = TensorsOf(*weights_, *stage);
       ForEachToBeRounded(block, stage->halves, index++,
-                         [&](const BlockTensor& row, BlockType) { work += (block.*row.member).elements(); });
+                         [&](const BlockTensor& row, BlockType) { work += row.In(block).elements(); });
     }
     return work;
   }
@@ -220,7 +221,7 @@ class Quantiser {
       std::optional<InputGram>& gram = inputs.Of(*row);
       Matrix<float>& root = roots[&gram];
       if (gram && root.empty()) root = gram->TakeRoot(job_.context);
-      const TensorView tensor = own.weights().*row->member;
+      const TensorView tensor = row->In(own.weights());
       RoundedMatrix rounded = Round(row->name, tensor, type, root);
       const bool last = row->input == Axis::kQueries || row->input == Axis::kIntermediate;
       if (last && type != BlockType::kQ8_0 && !root.empty() && DisturbsStream(rounded, type)) {
@@ -229,7 +230,7 @@ class Quantiser {
         ++report_.eight_bits;
       }
       Count(rounded);
-      own.Replace(row->member, rounded.tensor, rounded.storage);
+      own.Replace(*row, rounded.tensor, rounded.storage);
       changed = true;
     }
     return changed;
@@ -322,6 +323,11 @@ void CheckRounds(const Context& context, const Weights& weights) {
 
 QuantisedPlan Quantise(const ShiftJob& job, const DepthPlan& plan, const QuantiseSpec& spec) {
   CheckRounds(job.context, *job.model.weights);
+  if (job.model.weights->config.block.mixed && spec.reads_text())
+    FailUsage(Field("quantize"),
+              "{}: the rounding by calibration text reads the inputs of one MLP, and the experts of a mixture have each "
+              "others; {},nearest reads none",
+              Format(spec), spec.mixture);
   return Quantiser(job, plan, spec).Run();
 }
 

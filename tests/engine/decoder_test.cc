@@ -88,8 +88,9 @@ TEST(Decoder, Bfloat16IsNoFurtherOffThanTwiceTheReferencesOwnBfloat16) {
 }
 
 TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
-  for (const char* name : {"llama3_tied", "qwen3", "llama_odd", "phi3", "gemma2", "gemma3", "ministral3", "olmo3",
-                           "smollm3", "granite", "glm4", "exaone4"}) {
+  for (const char* name :
+       {"llama3_tied", "qwen3", "llama_odd", "phi3", "gemma2", "gemma3", "ministral3", "olmo3", "smollm3", "granite",
+        "glm4", "exaone4", "qwen3_moe", "mixtral", "qwen3_moe_mixed", "olmoe"}) {
     const auto weights = GoldenWeights(name);
     const auto tokens = Golden(name).tokens();
     // A stream that begins with scaled embeddings is larger by that factor, and so is its rounding.

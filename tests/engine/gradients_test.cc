@@ -128,9 +128,16 @@ class GoldenStep {
               const TensorView& stored = weights_->blocks[block.layer].*tensor.member;
               const std::string name = fmt::format("{}.{}", block.layer, tensor.name);
               if (!stored.empty()) of.tensors[row] = parameters_.Add(name, stored);
-              if (tensor.kind == BlockTensor::Kind::kMatrix && !stored.empty())
+              const bool router = tensor.member == &BlockWeights::router;
+              if (tensor.kind == BlockTensor::Kind::kMatrix && !stored.empty() && !router)
                 of.loras[row] = {value("lora." + name + ".a"), value("lora." + name + ".b")};
             }
+            const BlockWeights& weights = weights_->blocks[block.layer];
+            of.experts.resize(weights.experts.size());
+            for (size_t expert = 0; expert < weights.experts.size(); ++expert)
+              for (const BlockTensor& row : ExpertTensors(static_cast<int64_t>(expert)))
+                of.experts[expert].*ExpertGradients::Of(row) =
+                    parameters_.Add(fmt::format("{}.{}", block.layer, row.name), row.In(weights)).gradient;
           },
           [&](const AdapterStage& adapter) {
             const std::string name = fmt::format("adapter.{}.", adapter.parts[0].layer);
@@ -189,9 +196,9 @@ std::string GoldenName(const ModelConfig& config, const std::string& name) {
   return name;
 }
 
-const std::vector<std::string> kGoldens = {"llama",    "qwen2",      "qwen3",    "gemma2",  "gemma3",   "ministral3",
-                                           "olmo2",    "olmo3",      "smollm3",  "granite", "seed_oss", "exaone4",
-                                           "ernie4_5", "starcoder2", "nemotron", "cohere2"};
+const std::vector<std::string> kGoldens = {"llama",    "qwen2",      "qwen3",    "gemma2",  "gemma3",    "ministral3",
+                                           "olmo2",    "olmo3",      "smollm3",  "granite", "seed_oss",  "exaone4",
+                                           "ernie4_5", "starcoder2", "nemotron", "cohere2", "qwen3_moe", "olmoe"};
 
 TEST(Gradients, LossAndEveryGradientAreThoseOfPyTorch) {
   for (const std::string& model : kGoldens) {

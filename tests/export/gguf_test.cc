@@ -38,7 +38,8 @@ TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
        {"llama2",     "llama_bias", "llama_linear",  "llama_wide_heads",   "llama_yarn", "mistral",       "qwen1.5",
         "qwen2_tied", "qwen3",      "qwen3_tied",    "phi3_tied",          "cohere",     "cohere2",       "ernie4_5",
         "glm4",       "granite",    "granite4",      "granite4_nope",      "ministral3", "mistral_small", "nemotron",
-        "olmo2",      "olmo3",      "phi3_longrope", "phi4_mini_longrope", "seed_oss",   "gemma",         "arcee"}) {
+        "olmo2",      "olmo3",      "phi3_longrope", "phi4_mini_longrope", "seed_oss",   "gemma",         "arcee",
+        "qwen3_moe",  "olmoe"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);
@@ -83,6 +84,7 @@ TEST_F(GgufExport, EverySettingComesBack) {
        R"({"num_hidden_layers": 5, "no_rope_layers": null, "layer_types": null, "no_rope_layer_interval": 4})"},
       {"starcoder2", R"({"sliding_window": null})"},
       {"olmo2_grouped", R"({"attention_bias": false})"},
+      {"mixtral", R"({"sliding_window": null})"},
   };
   for (const auto& [name, patch] : cases) {
     SCOPED_TRACE(name);

@@ -49,7 +49,11 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "jais2",
                            "cwm",
                            "hyperclovax",
-                           "hyperclovax_plain"}) {
+                           "hyperclovax_plain",
+                           "qwen3_moe",
+                           "qwen3_moe_mixed",
+                           "mixtral",
+                           "olmoe"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2, QWEN3,
-                         SEED_OSS, SMOLLM3, STARCODER2, random_tensor)
+                         QWEN3_MOE, SEED_OSS, SMOLLM3, STARCODER2, random_state)
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -31,6 +31,7 @@ BASE = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num
         "num_key_value_heads": 1, "vocab_size": 37, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32"}
 SHORT = {"num_hidden_layers": 2, "head_dim": 8}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 1}
 CONFIGS = {  # and the weights of cross entropy and divergence
     "llama": ({**LLAMA}, 1.0, 0.0),
     "qwen2": ({**QWEN2, "tie_word_embeddings": True}, 1.0, 0.0),
@@ -50,6 +51,9 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "seed_oss": ({**SEED_OSS, **SHORT, "num_key_value_heads": 1}, 1.0, 0.0),
     "exaone4": ({**EXAONE4, **SHORT, "num_key_value_heads": 1, "sliding_window": 4, "sliding_window_pattern": 2}, 1.0, 0.0),
     "ernie4_5": ({**ERNIE, **SHORT, "num_key_value_heads": 1, "use_bias": True}, 1.0, 0.0),
+    "qwen3_moe": ({**QWEN3_MOE, **SHORT, **EXPERTS, "moe_intermediate_size": 12}, 0.5, 0.5),
+    "olmoe": ({**EXPERTS, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "intermediate_size": 12,
+               "norm_topk_prob": False, "eos_token_id": 2}, 1.0, 0.0),
 }
 # Our names, and those that families give them within their module.
 PROJECTIONS = {"self_attn.q_proj": ["q_proj"], "self_attn.k_proj": ["k_proj"], "self_attn.v_proj": ["v_proj"],
@@ -90,12 +94,14 @@ def load(folder, config, dtype):
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
                                              torch_dtype=torch.float32).eval()
     tied = config["tie_word_embeddings"]
-    state = {k: random_tensor(k, tuple(v.shape)) for k, v in model.state_dict().items()
+    state = {k: random_state(k, tuple(v.shape), config["model_type"]) for k, v in model.state_dict().items()
              if not (k == "lm_head.weight" and tied)}
     model.load_state_dict(state, strict=False)
     if tied:
         model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
     model.config.tie_word_embeddings = False
+    if "num_experts" in config:
+        model.set_experts_implementation("eager")  # the others have no float64
     return model.to(dtype)
 
 
@@ -116,6 +122,21 @@ def changed(model, dtype):
             setattr(parent, name, change)
             named.update({f"lora.{i}.{part}.weight.{k}": getattr(change, k) for k in "ab"})
     return named
+
+
+def by_checkpoint(tensors):
+    """The tensors that have all experts of a layer, divided as checkpoints have them."""
+    divided = {}
+    for name, tensor in tensors.items():
+        stem, experts, matrix = name.rpartition(".experts.")
+        if not experts:
+            divided[name] = tensor
+            continue
+        names = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
+        for expert, of_expert in enumerate(tensor):
+            for part, rows in zip(names, of_expert.chunk(len(names))):
+                divided[f"{stem}.experts.{expert}.{part}.weight"] = rows
+    return divided
 
 
 def gradients(folder, config, cross_entropy, divergence, dtype):
@@ -141,7 +162,7 @@ def gradients(folder, config, cross_entropy, divergence, dtype):
     (loss / weights.sum()).backward()
     golden = {"tokens": tokens, "lengths": torch.tensor(LENGTHS), "weights": weights, "loss": loss.detach()[None]}
     golden.update({f"value.{k}": v.detach() for k, v in named.items()})
-    return golden, {k: v.grad for k, v in {**weights_of, **named}.items()}
+    return golden, by_checkpoint({k: v.grad for k, v in {**weights_of, **named}.items()})
 
 
 def main():

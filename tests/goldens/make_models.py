@@ -182,6 +182,19 @@ CONFIGS.update({
     "hyperclovax_plain": {**GRANITE, "architectures": ["HyperCLOVAXForCausalLM"], "model_type": "hyperclovax",
                           "logits_scaling": 1.0, "attention_multiplier": None, "use_post_norm": False},
 })
+# Mixtures of experts. One has an MLP in some layers, as the numbers say, or as the list says.
+QWEN3_MOE = {**QWEN3, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_key_value_heads": 2,
+             "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True,
+             "decoder_sparse_step": 1, "mlp_only_layers": [], "max_window_layers": 3, "use_sliding_window": False}
+CONFIGS.update({
+    "qwen3_moe": QWEN3_MOE,
+    "qwen3_moe_mixed": {**QWEN3_MOE, "norm_topk_prob": False, "num_hidden_layers": 4, "decoder_sparse_step": 2,
+                        "mlp_only_layers": [3], "attention_bias": True},
+    "mixtral": {**BASE, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_key_value_heads": 2,
+                "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "router_aux_loss_coef": 0.02},
+    "olmoe": {**BASE, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_key_value_heads": 2,
+              "num_experts": 6, "num_experts_per_tok": 4, "intermediate_size": 32, "norm_topk_prob": False},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
@@ -210,6 +223,21 @@ def random_tensor(name, shape):
     return torch.from_numpy(values.astype(np.float32).reshape(shape))
 
 
+def random_state(name, shape, model_type):
+    """A tensor of transformers, which has the experts of a layer together, from those of checkpoints."""
+    mixtral = model_type == "mixtral"
+    if mixtral:
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+    stem, experts, matrix = name.rpartition(".experts.")
+    if not experts:
+        return random_tensor(name, shape)
+    names = {"gate_up_proj": ("w1", "w3") if mixtral else ("gate_proj", "up_proj"),
+             "down_proj": ("w2",) if mixtral else ("down_proj",)}[matrix]
+    rows = (shape[1] // len(names), shape[2])
+    return torch.stack([torch.cat([random_tensor(f"{stem}.experts.{expert}.{part}.weight", rows) for part in names])
+                        for expert in range(shape[0])])
+
+
 def run(model, tokens):
     """The logits, and the input and output of each block."""
     hidden = []
@@ -235,7 +263,7 @@ def main():
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
                                                  torch_dtype=torch.float32).eval()
-        state = {k: random_tensor(k, tuple(v.shape)) for k, v in model.state_dict().items()
+        state = {k: random_state(k, tuple(v.shape), config["model_type"]) for k, v in model.state_dict().items()
                  if not (k == "lm_head.weight" and config["tie_word_embeddings"])}
         missing = model.load_state_dict(state, strict=False)
         assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing

@@ -30,7 +30,22 @@ TEST(BlockTensors, EveryMemberHasOneRow) {
     EXPECT_EQ(row.half == Halves::kBoth, shared) << row.name;
     EXPECT_EQ(row.input != Axis::kNone, row.kind == BlockTensor::Kind::kMatrix) << row.name;
   }
-  EXPECT_EQ(members.size() * sizeof(TensorView), sizeof(BlockWeights));
+  EXPECT_EQ(members.size() * sizeof(TensorView) + sizeof(block.experts), sizeof(BlockWeights));
+}
+
+TEST(BlockTensors, AnExpertHasThreeRows) {
+  BlockWeights block;
+  block.experts.resize(3);
+  std::set<const TensorView*> members;
+  for (int64_t expert = 0; expert < 3; ++expert)
+    for (const BlockTensor& row : ExpertTensors(expert)) {
+      EXPECT_EQ(row.expert, expert);
+      EXPECT_EQ(row.half, Halves::kMlp);
+      EXPECT_TRUE(members.insert(&row.In(block)).second) << row.name;
+    }
+  EXPECT_EQ(members.size(), 9u);
+  EXPECT_STREQ(ExpertTensors(2)[1].name, "mlp.experts.2.up_proj.weight");
+  EXPECT_TRUE(ExpertTensors(3)[0].In(std::as_const(block)).empty());
 }
 
 TEST(BlockTensors, ShapesFollowTheConfiguration) {
@@ -71,6 +86,9 @@ TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
                 "pre_feedforward_layernorm.weight 48", "mlp.gate_proj.weight 80x48", "mlp.up_proj.weight 80x48",
                 "mlp.down_proj.weight 48x80", "post_feedforward_layernorm.weight 48"}));
   EXPECT_EQ(names("llama_bias").size(), 9u + 7u);
+  EXPECT_EQ(names("mixtral").size(), 6u + 1u + 4u * 3u);
+  EXPECT_EQ(names("mixtral")[6], "block_sparse_moe.gate.weight 4x48");
+  EXPECT_EQ(names("mixtral").back(), "block_sparse_moe.experts.3.w2.weight 48x80");
   EXPECT_EQ(names("starcoder2"),
             (std::vector<std::string>{
                 "input_layernorm.weight 48", "input_layernorm.bias 48", "self_attn.q_proj.weight 48x48",

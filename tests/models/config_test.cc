@@ -74,6 +74,33 @@ TEST(Config, Llama2) {
   EXPECT_EQ(c.eos_tokens, std::vector<int32_t>{2});
 }
 
+TEST(Config, Qwen3Moe) {  // Qwen3-30B-A3B
+  const Json json = Json::parse(R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144,
+    "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": false,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+    "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
+    "use_sliding_window": false, "vocab_size": 151936})");
+  const BlockSpec block = Parse(json).block;
+  EXPECT_TRUE(block.mixed && !block.dense && block.qk_norm && block.mixture.normalised);
+  EXPECT_EQ(block.mixture.experts, 128);
+  EXPECT_EQ(block.mixture.active, 8);
+  EXPECT_EQ(block.mixture.units, 768);
+  EXPECT_EQ(std::ranges::count(block.mixture.layers, true), 48);
+  const BlockSpec mixed = Parse(With(json, {{"decoder_sparse_step", 2}, {"mlp_only_layers", {1, 4}}})).block;
+  EXPECT_TRUE(mixed.mixed && mixed.dense);
+  EXPECT_FALSE(mixed.mixture.In(0) || mixed.mixture.In(1) || mixed.mixture.In(4));
+  EXPECT_TRUE(mixed.mixture.In(3) && mixed.mixture.In(5));
+  ExpectConfigRefusal(With(json, {{"num_experts_per_tok", 129}}), "num_experts_per_tok is 129, expected 1 to 128");
+  ExpectConfigRefusal(With(json, {{"num_experts", nullptr}}), "num_experts is missing");
+  ExpectConfigRefusal(With(json, {{"mlp_only_layers", {"a"}}}), "mlp_only_layers has \"a\"");
+  ExpectConfigRefusal(With(json, {{"decoder_sparse_step", 0}}), "decoder_sparse_step is 0");
+  ExpectConfigRefusal(With(json, {{"n_group", 4}}), "n_group is 4");
+}
+
 TEST(Config, Vicuna) {  // no num_key_value_heads in the first releases
   const ModelConfig c = Parse(Json::parse(R"({"architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
     "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 13824,

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/mixture_pass.h"
+
+#include <algorithm>
+
+#include "engine/projection.h"
+
+namespace shiftrt {
+
+MixturePass::MixturePass(const StagePass& pass, const TrainedStage& stage)
+    : pass_(pass),
+      stage_(stage),
+      ops_(pass.ops),
+      block_(TensorsOf(pass.weights, stage.stage.block())),
+      spec_(pass.weights.config.block.mixture),
+      router_(OperandOf(pass, stage, &BlockWeights::router)),
+      drouter_(GradientOf(stage, &BlockWeights::router)) {}
+
+const ExpertGradients* MixturePass::GradientsOf(size_t expert) const {
+  const std::vector<ExpertGradients>& all = stage_.parameters.experts;
+  return all.empty() ? nullptr : &all[expert];
+}
+
+bool MixturePass::Trained() const { return any() && (!drouter_.empty() || !stage_.parameters.experts.empty()); }
+
+void MixturePass::LayOut(const Arenas& arenas, int64_t tokens, bool keeps) {
+  Arena &kept = arenas.kept, &scratch = arenas.scratch;
+  const int64_t experts = std::ssize(block_.experts), active = std::min(spec_.active, experts), slots = tokens * active,
+                hidden = pass_.weights.config.hidden, units = block_.experts.front().up.rows();
+  logits_ = scratch.Get(tokens, experts);
+  rows_ = scratch.Get(slots, hidden);
+  gates_ = kept.Get(slots, units);
+  ups_ = kept.Get(slots, units);
+  activation_ = keeps ? scratch.Get(slots, units) : gates_;
+  if (!keeps) return;
+  dgates_ = scratch.Get(slots, units);
+  if (!stage_.parameters.experts.empty()) inputs_ = scratch.Get(slots, hidden);
+}
+
+void MixturePass::Route(DeviceMatrix<const float> x) {
+  ops_.MatMul(x, router_, {}, false, logits_);
+  routing_ = ops_.RouteToExperts(logits_, std::min(spec_.active, logits_.cols), spec_.normalised);
+}
+
+void MixturePass::Gate(DeviceMatrix<const float> x) {
+  Route(x);
+  ops_.Gather(routing_.token_of, x, rows_);
+  ForEachExpert([&](size_t expert, const auto& of) {
+    ops_.MatMul(of(rows_), block_.experts[expert].gate, {}, false, of(gates_));
+    ops_.MatMul(of(rows_), block_.experts[expert].up, {}, false, of(ups_));
+  });
+}
+
+void MixturePass::Finish(DeviceMatrix<float> y) {
+  if (!activation_.StartsAt(gates_)) ops_.Copy(gates_, activation_);
+  ops_.GatedUnit(activation_, ups_);
+  ForEachExpert([&](size_t expert, const auto& of) {
+    ops_.MatMul(of(activation_), block_.experts[expert].down, {}, false, of(rows_));
+  });
+  ops_.SumOverExperts(routing_, /*weighted=*/true, rows_, y);
+}
+
+void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, DeviceMatrix<float> dx) {
+  Route(x);
+  const bool trains_experts = !stage_.parameters.experts.empty();
+  ops_.Copy(gates_, activation_);
+  ops_.GatedUnit(activation_, ups_);
+  ops_.Gather(routing_.token_of, dy, rows_);
+  ForEachExpert([&](size_t expert, const auto& of) {
+    ops_.MatMulInputGradient(of(rows_), block_.experts[expert].down, false, of(dgates_));
+  });
+  std::vector<float> dweights(routing_.slots());
+  ops_.ExpertWeightGradient(routing_, activation_, dgates_, dweights);
+  if (trains_experts) {
+    ops_.ScaleByExpertWeights(routing_, rows_);
+    ops_.Gather(routing_.token_of, x, inputs_);
+    ForEachExpert([&](size_t expert, const auto& of) {
+      ops_.MatMulWeightGradient(of(rows_), of(activation_), GradientsOf(expert)->down);
+    });
+  }
+  const DeviceMatrix<float> dups = activation_;
+  ops_.GatedUnitGradient(gates_, ups_, dgates_, dups);
+  ForEachExpert([&](size_t expert, const auto& of) {
+    if (trains_experts) {
+      ops_.MatMulWeightGradient(of(dgates_), of(inputs_), GradientsOf(expert)->gate);
+      ops_.MatMulWeightGradient(of(dups), of(inputs_), GradientsOf(expert)->up);
+    }
+    if (dx.empty()) return;
+    ops_.MatMulInputGradient(of(dgates_), block_.experts[expert].gate, false, of(rows_));
+    ops_.MatMulInputGradient(of(dups), block_.experts[expert].up, true, of(rows_));
+  });
+  ops_.RouteToExpertsGradient(routing_, spec_.normalised, dweights, logits_);  // the logits are not read any more
+  if (!drouter_.empty()) ops_.MatMulWeightGradient(logits_, x, drouter_);
+  if (dx.empty()) return;
+  ops_.SumOverExperts(routing_, /*weighted=*/false, rows_, dx);
+  ops_.MatMulInputGradient(logits_, router_, true, dx);
+}
+
+}  // namespace shiftrt
