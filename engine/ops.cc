@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "engine/backend.h"
+
 namespace shiftrt {
 
 void Ops::MatMulLowRank(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, const LowRankTerm& low,
@@ -22,7 +24,32 @@ void Ops::MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand
   MatMulInputGradient(low.inner, low.a, true, dx);
 }
 
+namespace {
+
+[[noreturn]] void FailGatedDelta() { Fail("this device has no gated delta networks and no gates of attention"); }
+
+}  // namespace
+
+void Ops::GatedDelta(const DeltaActivations&, const DeltaOperands&) { FailGatedDelta(); }
+void Ops::GatedDeltaGradient(const DeltaActivations&, const DeltaOperands&, DeviceMatrix<const float>,
+                             DeviceMatrix<float>, const DeltaActivations&, const DeltaOperandGradients&) {
+  FailGatedDelta();
+}
+void Ops::DeltaNorm(DeviceMatrix<float>, const Operand&) { FailGatedDelta(); }
+void Ops::DeltaNormGradient(DeviceMatrix<const float>, const Operand&, DeviceMatrix<const float>, DeviceMatrix<float>,
+                            DeviceMatrix<float>) {
+  FailGatedDelta();
+}
+void Ops::SplitGates(DeviceMatrix<const float>, DeviceMatrix<float>, DeviceMatrix<float>) { FailGatedDelta(); }
+void Ops::JoinGates(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>) { FailGatedDelta(); }
+void Ops::SigmoidGate(DeviceMatrix<const float>, DeviceMatrix<float>) { FailGatedDelta(); }
+void Ops::SigmoidGateGradient(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>,
+                              DeviceMatrix<float>) {
+  FailGatedDelta();
+}
+
 std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights) {
+  CheckDeviceTakes(context, *weights);
   return context.device == Device::kCuda ? MakeCudaOps(context, std::move(weights))
                                          : MakeCpuOps(context, std::move(weights));
 }

@@ -24,7 +24,7 @@ class ItemMaker {
 
   void AddLayer(int64_t number, const GgufFileLayers::Layer& layer) {
     prefix_ = fmt::format("blk.{}.", number);
-    if (layer.block >= 0) AddBlock(weights_.blocks[layer.block], layer.halves);
+    if (layer.block >= 0) AddBlock(weights_.blocks[layer.block], layer.block, layer.halves);
     if (layer.matrix) AddMatrix(layer.lra);
     if (layer.block < 0 || !RunsMlp(layer.halves)) AddNoMlp(layer.lra);
   }
@@ -32,8 +32,8 @@ class ItemMaker {
   std::vector<GgufItem> Take() { return std::move(items_); }
 
  private:
-  void AddBlock(const BlockWeights& block, Halves halves) {
-    for (const CheckpointTensor& tensor : GgufTensorsOf(architecture_, ConfigOfBlock(config_, MlpUnits(block)))) {
+  void AddBlock(const BlockWeights& block, int64_t layer, Halves halves) {
+    for (const CheckpointTensor& tensor : GgufTensorsOf(architecture_, ConfigOfBlock(config_, layer, MlpUnits(block)))) {
       const BlockTensor& row = *tensor.parts.front();
       if (!Reads(halves, row)) continue;
       GgufItem& item = Add(prefix_ + tensor.name, block.*row.member);

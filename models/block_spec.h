@@ -6,16 +6,28 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/activation.h"
+#include "runtime/gated_delta_shape.h"
 
 namespace shiftrt {
 
 // The rotary embedding of a layer: ModelConfig::rope, ModelConfig::second_rope, or none.
 enum class RopeChoice : uint8_t { kFirst, kSecond, kNone };
 
+// The part of a layer that mixes the tokens of a sequence, which the first half of its block runs.
+enum class Mixer : uint8_t { kAttention, kGatedDelta };
+
 struct BlockSpec {
+  // The mixer of each layer; empty: attention in all. The flags say which of them the layers have.
+  std::vector<Mixer> mixers;
+  bool attention = true, gated_delta = false;
+  GatedDeltaShape delta;  // the sizes of all gated delta networks
+  // q_proj has a gate below each head's queries, and the head's output is multiplied by the gate's sigmoid.
+  bool attention_gate = false;
+
   bool input_norms = true;     // each half begins with a norm of the stream of its own
   bool update_norms = false;   // each half norms its update before adding it
   bool qk_norm = false;        // norms of queries and keys before the rotation: of each head, or
@@ -52,6 +64,12 @@ struct BlockSpec {
 
   // True if a half adds the output of its last projection to the stream as it is.
   bool PlainUpdates() const { return !update_norms && residual_multiplier == 1; }
+  Mixer MixerOf(int64_t layer) const { return mixers.empty() ? Mixer::kAttention : mixers[layer]; }
+  void SetMixers(std::vector<Mixer> of_layers) {
+    mixers = std::move(of_layers);
+    attention = std::find(mixers.begin(), mixers.end(), Mixer::kAttention) != mixers.end();
+    gated_delta = std::find(mixers.begin(), mixers.end(), Mixer::kGatedDelta) != mixers.end();
+  }
   RopeChoice Rope(int64_t layer) const { return ropes.empty() ? RopeChoice::kFirst : ropes[layer]; }
   int64_t Window(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }
   bool AnyWindow() const {

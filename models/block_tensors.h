@@ -14,16 +14,36 @@
 namespace shiftrt {
 
 // The dimension that a side of a tensor has; Size() gives its length.
-enum class Axis : uint8_t { kNone, kHidden, kQueries, kKeyValues, kQueryNorm, kKeyNorm, kIntermediate };
+enum class Axis : uint8_t {
+  kNone,
+  kHidden,
+  kQueries,  // the rows of q_proj, which may have gates
+  kKeyValues,
+  kHeads,  // ModelConfig::heads_dim()
+  kQueryNorm,
+  kKeyNorm,
+  kIntermediate,
+  kDeltaChannels,  // of a gated delta network: GatedDeltaShape
+  kDeltaValues,
+  kDeltaHeads,
+  kDeltaKernel,  // all weights of the convolution
+  kDeltaNorm,
+};
 int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
 // The same of a block whose MLP has so many units.
 int64_t Size(const ModelConfig& config, Axis axis, int64_t units);
+
+// `config` for one block: with the mixer of this layer alone, and with the units that its MLP has; 0: the
+// configuration's.
+ModelConfig ConfigOfBlock(ModelConfig config, int64_t layer, int64_t units);
 
 struct BlockTensor {
   enum class Kind : uint8_t {
     kMatrix,  // y = x W', of shape (output, input)
     kBias,    // added to the output of a matrix or of a norm, of shape (output)
     kNorm,    // gain of a norm, of shape (output), which is its input too
+    kConvolution,  // of each channel alone, of shape (channels, 1, width); output is all of its elements
+    kRecurrence,   // a setting of each head of a recurrence, of shape (output)
   };
 
   const char* name;  // relative to the block, as most checkpoints have it: "self_attn.q_proj.weight"
@@ -34,9 +54,12 @@ struct BlockTensor {
   bool BlockSpec::*setting;         // a block where this is false lacks the tensor; null: each has it
   bool BlockSpec::*also = nullptr;  // likewise
 
-  // True for the norms of queries and keys.
-  bool NormsHeads() const { return output == Axis::kQueryNorm || output == Axis::kKeyNorm; }
-  // Empty if the configuration lacks the tensor.
+  // True for the norms of queries and keys, and of a gated delta network's heads.
+  bool NormsHeads() const {
+    return output == Axis::kQueryNorm || output == Axis::kKeyNorm || output == Axis::kDeltaNorm;
+  }
+  // Empty if no block of the configuration has the tensor. Where the mixers of layers differ, ConfigOfBlock() has the
+  // configuration of one of them.
   std::vector<int64_t> Shape(const ModelConfig& config) const;
   // The same of a block whose MLP has so many units.
   std::vector<int64_t> Shape(const ModelConfig& config, int64_t units) const;

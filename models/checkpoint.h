@@ -37,12 +37,6 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// `config` with the units that a block's MLP has; 0: the configuration's.
-inline ModelConfig ConfigOfBlock(ModelConfig config, int64_t units) {
-  if (units > 0) config.intermediate = units;
-  return config;
-}
-
 // Opens model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each
 // other.
 std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory, const ModelConfig& config);

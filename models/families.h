@@ -20,6 +20,7 @@ struct TensorView;
 struct TensorPlace {
   const char* name;
   std::vector<TensorView BlockWeights::*> members;
+  bool BlockSpec::*setting = nullptr;  // only blocks where this is true store it so; null: all
 };
 
 // The properties of a family's rotary embedding, besides the settings that all families read.

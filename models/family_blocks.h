@@ -18,6 +18,7 @@ BlockSpec Ministral3Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec MistralBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Qwen2Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Qwen3Block(const ConfigReader& config, const ModelConfig& model);
+BlockSpec Qwen35Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma1Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model);

@@ -136,9 +136,10 @@ bool HasOtherUnits(const Weights& weights, const BlockStage& stage) {
 
 const char* MissingTensor(const Weights& weights, const BlockStage& stage) {
   const BlockWeights& block = TensorsOf(weights, stage);
+  const ModelConfig config = ConfigOfBlock(weights.config, stage.layer, 0);
   for (const BlockTensor& row : BlockTensors()) {
     if (row.kind == BlockTensor::Kind::kBias || !Reads(stage.halves, row)) continue;
-    if ((block.*row.member).empty() && !row.Shape(weights.config).empty()) return row.name;
+    if ((block.*row.member).empty() && !row.Shape(config).empty()) return row.name;
   }
   return nullptr;
 }

@@ -137,12 +137,14 @@ void WriteQuantised(AtomicFile& file, const std::vector<NamedTensor>& tensors) {
 // Throws Error for a block whose set of tensors is not that of the family: when the file is read, it could not be told
 // from a mistake. Without `whole`, the tensors of a half that does not run are not written, and may be missing.
 void CheckPlaces(const Weights& weights, const DepthPlan& plan, bool whole, const fs::path& directory) {
-  for (const BlockStage* block : plan.Blocks())
+  for (const BlockStage* block : plan.Blocks()) {
+    const ModelConfig config = ConfigOfBlock(weights.config, block->layer, 0);
     for (const BlockTensor& row : BlockTensors())
       if (whole || Reads(block->halves, row))
-        Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(weights.config).empty(),
+        Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(config).empty(),
               "{}: block {} has {} {}, unlike the blocks of the family {}", directory.string(), block->layer,
-              row.Shape(weights.config).empty() ? "a" : "no", row.name, weights.config.family);
+              row.Shape(config).empty() ? "a" : "no", row.name, config.family);
+  }
 }
 
 }  // namespace

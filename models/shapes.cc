@@ -60,7 +60,7 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, WeightTyp
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
     const ModelConfig of_block =
-        ConfigOfBlock(config, layer < std::ssize(units) ? units[layer] : checkpoint.MlpUnitsOf(layer));
+        ConfigOfBlock(config, layer, layer < std::ssize(units) ? units[layer] : checkpoint.MlpUnitsOf(layer));
     for (const CheckpointTensor& tensor : checkpoint.BlockTensors(of_block)) {
       if (!Reads(checkpoint.HalvesOf(layer), *tensor.parts.front())) continue;
       const TensorView whole = take(checkpoint.BlockPrefix(layer) + tensor.name, tensor.shape);

@@ -24,12 +24,14 @@ int64_t Elements(const std::vector<int64_t>& shape) {
 
 // The number of elements of each layer that the plan runs.
 std::vector<int64_t> ElementsPerLayer(const ModelConfig& config, const DepthPlan& plan) {
-  int64_t attention = 0, mlp = 0;
-  for (const BlockTensor& row : BlockTensors())
-    (row.half == Halves::kMlp ? mlp : attention) += Elements(row.Shape(config));
   std::vector<int64_t> elements(config.layers, 0);
-  for (const BlockStage* block : plan.Blocks())
+  for (const BlockStage* block : plan.Blocks()) {
+    const ModelConfig of_block = ConfigOfBlock(config, block->layer, 0);
+    int64_t attention = 0, mlp = 0;
+    for (const BlockTensor& row : BlockTensors())
+      (row.half == Halves::kMlp ? mlp : attention) += Elements(row.Shape(of_block));
     elements.at(block->layer) += (RunsAttention(block->halves) ? attention : 0) + (RunsMlp(block->halves) ? mlp : 0);
+  }
   return elements;
 }
 

@@ -49,9 +49,8 @@ void Split(const TensorView& whole, const CheckpointTensor& stored, const ModelC
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   shapes.push_back({"model.embed_tokens.weight", {config.vocab, config.hidden}});
-  const std::vector<CheckpointTensor> block = CheckpointTensors(config);
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    for (const CheckpointTensor& tensor : block)
+    for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfBlock(config, layer, 0)))
       shapes.push_back({fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape});
   shapes.push_back({"model.norm.weight", {config.hidden}});
   if (config.block.norm_bias) shapes.push_back({"model.norm.bias", {config.hidden}});
@@ -90,10 +89,10 @@ void Weights::ForEach(const std::function<void(const std::string& name, const Te
 void Weights::ForEachStored(
     const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const {
   visit("model.embed_tokens.weight", {&embedding, 1});
-  const std::vector<CheckpointTensor> stored_tensors = CheckpointTensors(config);
   std::vector<TensorView> parts;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    for (const CheckpointTensor& tensor : stored_tensors) {
+    for (const CheckpointTensor& tensor :
+         CheckpointTensors(ConfigOfBlock(config, static_cast<int64_t>(layer), MlpUnits(blocks[layer])))) {
       parts.clear();
       for (const BlockTensor* part : tensor.parts) parts.push_back(blocks[layer].*part->member);
       if (!parts.front().empty()) visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts);
@@ -142,6 +141,12 @@ std::string Weights::Fingerprint() const {
     const RopeSpec& second = config.second_rope;
     summary += fmt::format("\nsecond rope {} {} {}\nropes", static_cast<int>(second.kind), second.theta, second.factor);
     for (const RopeChoice choice : b.ropes) summary += fmt::format(" {}", static_cast<int>(choice));
+  }
+  if (b.gated_delta) {
+    const GatedDeltaShape& delta = b.delta;
+    summary += fmt::format("\ngated delta {} {} {} {} {} gate {}\nmixers", delta.key_heads, delta.value_heads,
+                           delta.key_dim, delta.value_dim, delta.conv_width, b.attention_gate);
+    for (const Mixer mixer : b.mixers) summary += fmt::format(" {}", static_cast<int>(mixer));
   }
   if (b.residual_multiplier != 1 || b.embedding_multiplier != 1 || b.logit_scale != 1)
     summary += fmt::format("\nmultipliers {} {} {} {}", b.embedding_multiplier, b.residual_multiplier,
@@ -199,7 +204,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
     const Halves halves = layer < std::ssize(options.halves) ? options.halves[layer] : checkpoint->HalvesOf(layer);
     const bool said_units = layer < std::ssize(options.mlp_units);
     const ModelConfig of_block =
-        ConfigOfBlock(config, said_units ? options.mlp_units[layer] : checkpoint->MlpUnitsOf(layer));
+        ConfigOfBlock(config, layer, said_units ? options.mlp_units[layer] : checkpoint->MlpUnitsOf(layer));
     for (const CheckpointTensor& tensor : checkpoint->BlockTensors(of_block))
       if (Reads(halves, *tensor.parts.front()))
         Split(take(checkpoint->BlockPrefix(layer) + tensor.name, tensor.shape, mine.Has(layer)), tensor, of_block,

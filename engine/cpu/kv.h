@@ -10,10 +10,14 @@ namespace shiftrt {
 
 struct CpuKv : KvStorage {
   using KvStorage::KvStorage;
+  // Of an attention, keys and values; of a gated delta network, its state and the last inputs of its convolution
+  // (kernels/gated_delta.h).
   struct Slot {
     Matrix<float> keys, values;  // (capacity, kv_dim)
+    Buffer<float> state, rows;
+    int64_t positions = 0;  // that the state is of
   };
-  std::vector<Slot> slots;  // one per block whose attention runs, in plan order
+  std::vector<Slot> slots;  // one per block whose mixer runs, in plan order
 };
 
 }  // namespace shiftrt
