@@ -89,8 +89,8 @@ class BlockPass final : private Block {
   void NormBackward(const Norm& norm, DeviceMatrix<float> dx, const StreamGradient& stream);
 
   bool AttentionInnerTrained() const {
-    return (delta_ && delta_->Trained()) || q_.Trained() || k_.Trained() || v_.Trained() || q_norm_.Trained() || k_norm_.Trained() ||
-           attention_.norm.Trained();
+    return (delta_ && delta_->Trained()) || q_.Trained() || k_.Trained() || v_.Trained() || q_norm_.Trained() ||
+           k_norm_.Trained() || attention_.norm.Trained();
   }
   bool AttentionTrained() const {
     return AttentionInnerTrained() || attention_.last.Trained() || attention_.update_norm.Trained();
@@ -113,7 +113,7 @@ class BlockPass final : private Block {
   DeviceMatrix<const float> from_;
   DeviceMatrix<float> to_;
 
-  std::optional<GatedDeltaPass> delta_;  // of a block that has a gated delta network and no attention
+  std::optional<GatedDeltaPass> delta_;  // empty in a block with attention
 
   // Other activations.
   DeviceMatrix<float> both_, head_gates_;    // (tokens, 2 query_dim) and (tokens, query_dim), with attention_gate

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gated delta network of a block (kernels/gated_delta.h), from its normed input to the input of its last projection:
-// silu(z) * norm(heads), where queries, keys, values, z and the inputs of decay and beta are projections of the input.
+// The gated delta network of a block (kernels/gated_delta.h), from its normed input to the input of its last
+// projection: silu(z) * norm(heads), where queries, keys, values, z and the inputs of decay and beta are projections of
+// the input.
 #pragma once
 
 #include "engine/projection.h"
@@ -21,8 +22,7 @@ class GatedDeltaPass {
 
   bool Trained() const;
   // From the gradient of out(), which is overwritten. Writes that of x to dx unless it is empty.
-  void Backward(DeviceMatrix<const float> x, DeviceMatrix<float> dout, const LoraScratch& lora,
-                DeviceMatrix<float> dx);
+  void Backward(DeviceMatrix<const float> x, DeviceMatrix<float> dout, const LoraScratch& lora, DeviceMatrix<float> dx);
 
  private:
   Ops& ops_;

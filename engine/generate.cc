@@ -131,8 +131,7 @@ std::string ComputedBy(const Context& context, const Model& model, const DepthPl
 }
 
 int64_t RepliesTogether(const ModelConfig& config, const DepthPlan& plan, int64_t positions, int64_t most) {
-  const int64_t bytes =
-      positions * KvBytesPerPosition(config, plan, DType::kFloat32) + StateBytes(config, plan);
+  const int64_t bytes = positions * KvBytesPerPosition(config, plan, DType::kFloat32) + StateBytes(config, plan);
   return std::clamp(kCacheBytes / std::max<int64_t>(bytes, 1), int64_t{1}, most);
 }
 

@@ -67,11 +67,11 @@ struct AttentionActivations {
 
 // One gated delta network of the call in progress (kernels/gated_delta.h).
 struct DeltaActivations {
-  int64_t slot = 0;                   // the slot in the call's cache, if it has one
-  DeviceMatrix<float> channels;       // (tokens, channels): the convolution's input
-  DeviceMatrix<float> mixed;          // (tokens, channels): the convolution's output
+  int64_t slot = 0;                    // the slot in the call's cache, if it has one
+  DeviceMatrix<float> channels;        // (tokens, channels): the convolution's input
+  DeviceMatrix<float> mixed;           // (tokens, channels): the convolution's output
   DeviceMatrix<float> a = {}, b = {};  // (tokens, value_heads)
-  DeviceMatrix<float> out = {};       // (tokens, values), before the norm of the heads
+  DeviceMatrix<float> out = {};        // (tokens, values), before the norm of the heads
 };
 struct DeltaOperands {
   Operand conv, a_log, dt_bias;

@@ -33,7 +33,8 @@ class ItemMaker {
 
  private:
   void AddBlock(const BlockWeights& block, int64_t layer, Halves halves) {
-    for (const CheckpointTensor& tensor : GgufTensorsOf(architecture_, ConfigOfBlock(config_, layer, MlpUnits(block)))) {
+    for (const CheckpointTensor& tensor :
+         GgufTensorsOf(architecture_, ConfigOfBlock(config_, layer, MlpUnits(block)))) {
       const BlockTensor& row = *tensor.parts.front();
       if (!Reads(halves, row)) continue;
       GgufItem& item = Add(prefix_ + tensor.name, block.*row.member);

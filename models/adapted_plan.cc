@@ -247,7 +247,8 @@ class PlanReader {
     const auto tensors = std::make_shared<OwnBlock>(weights_, block);
     for (const BlockTensor& row : BlockTensors())
       if (own.contains(row.name))
-        tensors->Replace(row.member, Own().Take(OwnName(block.layer, row), row.Shape(of_block, units)), Own().storage());
+        tensors->Replace(row.member, Own().Take(OwnName(block.layer, row), row.Shape(of_block, units)),
+                         Own().storage());
     block.own = OwnBlock::Share(tensors);
     return block;
   }

@@ -23,7 +23,7 @@ enum class Axis : uint8_t {
   kQueryNorm,
   kKeyNorm,
   kIntermediate,
-  kDeltaChannels,  // of a gated delta network: GatedDeltaShape
+  kDeltaChannels,  // this and the next ones: sizes of GatedDeltaShape
   kDeltaValues,
   kDeltaHeads,
   kDeltaKernel,  // all weights of the convolution
@@ -39,10 +39,10 @@ ModelConfig ConfigOfBlock(ModelConfig config, int64_t layer, int64_t units);
 
 struct BlockTensor {
   enum class Kind : uint8_t {
-    kMatrix,  // y = x W', of shape (output, input)
-    kBias,    // added to the output of a matrix or of a norm, of shape (output)
-    kNorm,    // gain of a norm, of shape (output), which is its input too
-    kConvolution,  // of each channel alone, of shape (channels, 1, width); output is all of its elements
+    kMatrix,       // y = x W', of shape (output, input)
+    kBias,         // added to the output of a matrix or of a norm, of shape (output)
+    kNorm,         // gain of a norm, of shape (output), which is its input too
+    kConvolution,  // weights of each channel alone, of shape (channels, 1, width); output counts all of them
     kRecurrence,   // a setting of each head of a recurrence, of shape (output)
   };
 

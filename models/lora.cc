@@ -64,8 +64,8 @@ std::string ModuleOf(const BlockTensor& row) {
   return name.substr(0, name.size() - std::string(kWeight).size());
 }
 
-// The name that the family's checkpoints give it in a block of this configuration, which PEFT uses ("mlp.c_fc" for "mlp.up_proj" in StarCoder 2); ours
-// for a projection that they join with others.
+// The name that the family's checkpoints give it in a block of this configuration, which PEFT uses ("mlp.c_fc" for
+// "mlp.up_proj" in StarCoder 2); ours for a projection that they join with others.
 std::string ModuleOf(const ModelConfig& config, const BlockTensor& row) {
   for (const CheckpointTensor& stored : CheckpointTensors(config)) {
     const std::string name = stored.name;

@@ -208,10 +208,11 @@ class SafetensorsCheckpoint final : public Checkpoint {
       } else if (name.starts_with(kHeadModule)) {
         text[name] = tensor;
       } else {
-        const bool of_images =
-            name.find("vision_tower.") != name.npos || name.find("multi_modal_projector.") != name.npos ||
-            name.starts_with("model.visual.") || name.starts_with("visual.");
-        Check(of_images || Ignorable(name), "{}: tensor {} is of neither the text model nor the images", directory_.string(), name);
+        const bool of_images = name.find("vision_tower.") != name.npos ||
+                               name.find("multi_modal_projector.") != name.npos || name.starts_with("model.visual.") ||
+                               name.starts_with("visual.");
+        Check(of_images || Ignorable(name), "{}: tensor {} is of neither the text model nor the images",
+              directory_.string(), name);
       }
     }
     tensors_ = std::move(text);

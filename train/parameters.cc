@@ -223,9 +223,10 @@ void Parameters::AddLayers(const Weights& weights, const DepthPlan& plan) {
     ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& tensor, const TensorView& stored) {
       const std::vector<int64_t>& shape = stored.shape;
       const bool matrix = shape.size() == 2;
-      AddTensor({fmt::format("layers.{}.{}", block->layer, tensor.name), Place::kTensor, s,
-                 static_cast<size_t>(&tensor - table.data()), matrix ? shape[0] : 1, matrix ? shape[1] : stored.elements()},
-                matrix);
+      AddTensor(
+          {fmt::format("layers.{}.{}", block->layer, tensor.name), Place::kTensor, s,
+           static_cast<size_t>(&tensor - table.data()), matrix ? shape[0] : 1, matrix ? shape[1] : stored.elements()},
+          matrix);
     });
   }
 }

@@ -87,7 +87,7 @@ class CpuBackend : public Backend, private OpsLayers {
   std::shared_ptr<const OutputWeights> plan_output_;  // keeps the tensors of output_ alive
   OutputWeights output_;
   const ModelConfig& config_;
-  const DepthPlan plan_;  // which of its blocks have a slot in a cache
+  const DepthPlan plan_;  // its blocks with a mixer have a slot each in a cache
 
   Workspace residual_, normed_;
   Workspace gathered_;  // rows of a stream that are scored together

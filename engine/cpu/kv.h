@@ -10,12 +10,12 @@ namespace shiftrt {
 
 struct CpuKv : KvStorage {
   using KvStorage::KvStorage;
-  // Of an attention, keys and values; of a gated delta network, its state and the last inputs of its convolution
-  // (kernels/gated_delta.h).
+  // A slot of an attention has keys and values, and one of a gated delta network its state and the last inputs of its
+  // convolution (kernels/gated_delta.h).
   struct Slot {
     Matrix<float> keys, values;  // (capacity, kv_dim)
     Buffer<float> state, rows;
-    int64_t positions = 0;  // that the state is of
+    int64_t positions = 0;  // the state is that after so many
   };
   std::vector<Slot> slots;  // one per block whose mixer runs, in plan order
 };

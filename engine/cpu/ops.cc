@@ -337,7 +337,7 @@ class CpuOps : public Ops {
   const Batch* batch_ = nullptr;
   std::vector<std::pair<CpuKv*, int64_t>> caches_;  // those that the sequences continue, and their lengths
   CallLayout layout_;
-  std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
+  std::vector<AttentionSequence> sequences_;  // Attention() sets their keys and values
   DeltaSequences delta_sequences_;
   Buffer<float> joined_keys_, joined_values_;  // the rows in layout_.joined_rows
   Buffer<float> logits_;                       // memory of a loss
@@ -452,9 +452,9 @@ void CpuOps::GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& 
               dt_bias = Taken::Vector(operands.dt_bias);
   const DeltaInputs inputs = {a.mixed.host(), a.a.host(), a.b.host(), a_log.view(), dt_bias.view()};
   const std::vector<DeltaSequence>& sequences = delta_sequences_.Of(a.slot).front();
-  shiftrt::GatedDeltaGradient(context_, spec_.delta, sequences, inputs, dout.host(),
-                              {dmixed.host(), gradients.a.host(), gradients.b.host(), of_operands.a_log.host(),
-                               of_operands.dt_bias.host()});
+  shiftrt::GatedDeltaGradient(
+      context_, spec_.delta, sequences, inputs, dout.host(),
+      {dmixed.host(), gradients.a.host(), gradients.b.host(), of_operands.a_log.host(), of_operands.dt_bias.host()});
   CausalConvolutionGradient(context_, spec_.delta, sequences, a.channels.host(), conv.view(), dmixed.host(),
                             gradients.channels.host(), of_operands.conv.host());
 }

@@ -41,7 +41,7 @@ void DeltaRule(const DeltaRows& of, float* state) {
       change[r] = beta * (V::Load(row + r * V::kWidth) - decay * (even[r] + odd[r]));
       even[r] = odd[r] = V::Zero();
     }
-    const auto update = [&](int64_t key, Reg (&sums)[kRegs]) {
+    const auto update = [&](int64_t key, Reg(&sums)[kRegs]) {
       const Reg of_k = V::Broadcast(k[key]), of_q = V::Broadcast(q[key]);
       float* const at = state + key * kColumns;
 #pragma GCC unroll 4

@@ -77,7 +77,8 @@ class HeadPass {
   // The state (key_dim, value_dim) as tiles of columns, filled up with zeros.
   void Load(const float* from) {
     std::fill(state_.span().begin(), state_.span().end(), 0.0f);
-    if (from != nullptr) ForEachRun([&](int64_t at, float* tile, int64_t count) { std::copy_n(from + at, count, tile); });
+    if (from != nullptr)
+      ForEachRun([&](int64_t at, float* tile, int64_t count) { std::copy_n(from + at, count, tile); });
   }
   void Store(float* to) {
     ForEachRun([&](int64_t at, const float* tile, int64_t count) { std::copy_n(tile, count, to + at); });

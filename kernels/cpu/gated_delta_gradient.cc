@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The states before each token are needed from the last to the first. Those before every kSegment-th token are kept, and
-// those of a segment are computed again when its turn comes.
+// The states before each token are needed from the last to the first. Those before every kSegment-th token are kept,
+// and those of a segment are computed again when its turn comes.
 #include <algorithm>
 #include <vector>
 

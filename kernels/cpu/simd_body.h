@@ -31,10 +31,10 @@ struct ScoreRows {
 
 // Tokens of the gated delta rule for some columns of one head (kernels/gated_delta.h).
 struct DeltaRows {
-  const float *q, *k;           // (tokens, key_dim), dense, divided by their norms; q also by sqrt(key_dim)
-  const float *decay, *beta;    // (tokens)
-  const float* v;               // (tokens, columns), rows v_stride apart
-  float* out;                   // (tokens, columns), rows out_stride apart
+  const float *q, *k;         // (tokens, key_dim), dense, divided by their norms; q also by sqrt(key_dim)
+  const float *decay, *beta;  // (tokens)
+  const float* v;             // (tokens, columns), rows v_stride apart
+  float* out;                 // (tokens, columns), rows out_stride apart
   int64_t v_stride, out_stride;
   int64_t tokens, key_dim, columns;  // columns <= 2 NR
 };

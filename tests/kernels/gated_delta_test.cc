@@ -20,8 +20,8 @@ class SigmoidGateTest : public test::OnEveryIsa {};
 SHIFTRT_ON_EVERY_ISA(SigmoidGateTest);
 
 // The problem as the kernels take it.
-struct Inputs {
-  explicit Inputs(const DeltaProblem& p)
+struct DeltaArguments {
+  explicit DeltaArguments(const DeltaProblem& p)
       : shape(p.c.shape),
         tokens(p.c.tokens()),
         x(Padded::Of(tokens, shape.channels(), p.x)),
@@ -54,31 +54,31 @@ struct Inputs {
   std::vector<DeltaSequence> sequences;
 };
 
-double Norm(const std::vector<double>& x) {
+double LengthOf(const std::vector<double>& x) {
   double squares = 0;
   for (const double value : x) squares += value * value;
   return std::sqrt(squares);
 }
 
 // |found - expected| relative to |expected|.
-double Error(const std::vector<double>& found, const std::vector<double>& expected) {
+double DistanceOf(const std::vector<double>& found, const std::vector<double>& expected) {
   std::vector<double> difference(found.size());
   for (size_t i = 0; i < found.size(); ++i) difference[i] = found[i] - expected[i];
-  return Norm(difference) / Norm(expected);
+  return LengthOf(difference) / LengthOf(expected);
 }
 
 TEST_P(GatedDeltaTest, AgreesWithFloat64) {
   for (const test::DeltaCase& c : test::DeltaCases()) {
     SCOPED_TRACE(c.Name());
     const DeltaProblem p(c, 1);
-    Inputs one(p), three(p);
+    DeltaArguments one(p), three(p);
     one.Run(On(1));
     three.Run(On(3));
     const std::vector<double> mixed = p.Mixed();
-    EXPECT_LE(Error(one.mixed.Values(), mixed), 8 * test::kUnit);
+    EXPECT_LE(DistanceOf(one.mixed.Values(), mixed), 8 * test::kUnit);
     // The state is contracted by every token, so that roundings do not add up over a sequence; those of a token are the
     // sums over key_dim.
-    EXPECT_LE(Error(one.out.Values(), p.Out(mixed)), (16 + static_cast<double>(c.shape.key_dim)) * test::kUnit);
+    EXPECT_LE(DistanceOf(one.out.Values(), p.Out(mixed)), (16 + static_cast<double>(c.shape.key_dim)) * test::kUnit);
     EXPECT_TRUE(test::Identical(one.out, three.out));
   }
 }
@@ -88,7 +88,7 @@ TEST_P(GatedDeltaTest, GoesOnFromWhereItStopped) {
   for (const test::DeltaCase& c : test::DeltaCases()) {
     SCOPED_TRACE(c.Name());
     const DeltaProblem p(c, 2);
-    Inputs whole(p), parts(p);
+    DeltaArguments whole(p), parts(p);
     whole.Run(context_);
     for (const DeltaSequence& sequence : whole.sequences) {
       std::vector<float> state(c.shape.state_floats(), test::kNan), rows(c.shape.row_floats(), test::kNan);
@@ -116,7 +116,7 @@ TEST_P(GatedDeltaTest, GradientsAreCentralDifferences) {
     SCOPED_TRACE(c.Name());
     DeltaProblem p(c, 3);
     for (double& a_log : p.a_log) a_log -= 1;
-    Inputs in(p);
+    DeltaArguments in(p);
     in.Run(context_);
     const std::vector<double> dout = test::Drawn(c.tokens() * c.shape.values(), 9);
     const auto run = [&](const Context& context) {
@@ -126,9 +126,9 @@ TEST_P(GatedDeltaTest, GradientsAreCentralDifferences) {
       for (const int64_t cols : {c.shape.channels() * c.shape.conv_width, c.shape.value_heads, c.shape.value_heads})
         gradients.push_back(Padded::Of(1, cols, std::vector<double>(cols, 0.0)));
       const Padded dy = Padded::Of(c.tokens(), c.shape.values(), dout);
-      GatedDeltaGradient(context, c.shape, in.sequences, in.Of(in.mixed), dy.view(),
-                         {gradients[1].view(), gradients[2].view(), gradients[3].view(), gradients[5].view(),
-                          gradients[6].view()});
+      GatedDeltaGradient(
+          context, c.shape, in.sequences, in.Of(in.mixed), dy.view(),
+          {gradients[1].view(), gradients[2].view(), gradients[3].view(), gradients[5].view(), gradients[6].view()});
       CausalConvolutionGradient(context, c.shape, in.sequences, in.x.view(), in.weights, gradients[1].view(),
                                 gradients[0].view(), gradients[4].view());
       return gradients;
@@ -148,7 +148,7 @@ TEST_P(GatedDeltaTest, GradientsAreCentralDifferences) {
       std::vector<double>& values = *inputs[i].first;
       const std::vector<double> gradient = inputs[i].second->Values(), kept = values;
       ASSERT_EQ(gradient.size(), values.size());
-      const std::vector<double> direction = test::Drawn(std::ssize(values), 20 + i, 1 / Norm(gradient));
+      const std::vector<double> direction = test::Drawn(std::ssize(values), 20 + i, 1 / LengthOf(gradient));
       double expected = 0, size = 0;
       for (size_t j = 0; j < gradient.size(); ++j) {
         expected += gradient[j] * direction[j];
@@ -168,7 +168,7 @@ TEST_P(GatedDeltaTest, GradientsAreCentralDifferences) {
 
 TEST_P(GatedDeltaTest, ShapesThatDoNotFitAreErrors) {
   const DeltaProblem p({{2, 4, 8, 12, 4}, {5}}, 1);
-  Inputs in(p);
+  DeltaArguments in(p);
   const Padded narrow(5, 3);
   EXPECT_THROW(CausalConvolution(context_, in.shape, in.sequences, narrow.view(), in.weights, in.mixed.view()), Error);
   EXPECT_THROW(CausalConvolution(context_, in.shape, in.sequences, in.x.view(), in.decays, in.mixed.view()), Error);
@@ -195,9 +195,9 @@ TEST_P(SigmoidGateTest, AgreesWithFloat64ForwardsAndBack) {
       wanted_dx.push_back(dy[i] * p);
       wanted_dgate.push_back(dy[i] * x[i] * p * (1 - p));
     }
-    EXPECT_LE(Error(out.Values(), wanted), 8 * test::kUnit);
-    EXPECT_LE(Error(dx.Values(), wanted_dx), 8 * test::kUnit);
-    EXPECT_LE(Error(dgate.Values(), wanted_dgate), 16 * test::kUnit);
+    EXPECT_LE(DistanceOf(out.Values(), wanted), 8 * test::kUnit);
+    EXPECT_LE(DistanceOf(dx.Values(), wanted_dx), 8 * test::kUnit);
+    EXPECT_LE(DistanceOf(dgate.Values(), wanted_dgate), 16 * test::kUnit);
   }
 }
 

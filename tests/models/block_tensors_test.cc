@@ -98,11 +98,11 @@ TEST(BlockTensors, FollowTheMixerOfTheLayer) {
   EXPECT_EQ(names(2), (std::vector<std::string>{"self_attn.q_proj.weight 128x48", "self_attn.k_proj.weight 32x48",
                                                 "self_attn.v_proj.weight 32x48", "self_attn.o_proj.weight 48x64",
                                                 "self_attn.q_norm.weight 16", "self_attn.k_norm.weight 16"}));
-  EXPECT_EQ(names(3), (std::vector<std::string>{
-                          "linear_attn.out_proj.weight 48x48", "linear_attn.in_proj_qkv.weight 80x48",
-                          "linear_attn.in_proj_z.weight 48x48", "linear_attn.in_proj_b.weight 4x48",
-                          "linear_attn.in_proj_a.weight 4x48", "linear_attn.conv1d.weight 80x1x4",
-                          "linear_attn.A_log 4", "linear_attn.dt_bias 4", "linear_attn.norm.weight 12"}));
+  EXPECT_EQ(names(3),
+            (std::vector<std::string>{"linear_attn.out_proj.weight 48x48", "linear_attn.in_proj_qkv.weight 80x48",
+                                      "linear_attn.in_proj_z.weight 48x48", "linear_attn.in_proj_b.weight 4x48",
+                                      "linear_attn.in_proj_a.weight 4x48", "linear_attn.conv1d.weight 80x1x4",
+                                      "linear_attn.A_log 4", "linear_attn.dt_bias 4", "linear_attn.norm.weight 12"}));
   EXPECT_EQ(config.heads_dim(), 64);
   EXPECT_EQ(ConfigOfBlock(config, 3, 0).heads_dim(), 48);
 }

@@ -9,18 +9,18 @@ class GatedDeltaCli : public Cli {
  protected:
   void SetUp() override {
     Cli::SetUp();
-    WriteModel("qwen", {{"architectures", {"Qwen3_5ForCausalLM"}},
-                        {"model_type", "qwen3_5_text"},
-                        {"num_hidden_layers", 8},
-                        {"head_dim", 16},
-                        {"rope_theta", nullptr},
-                        {"rope_parameters",
-                         {{"rope_type", "default"}, {"rope_theta", 1e7}, {"partial_rotary_factor", 0.25}}},
-                        {"full_attention_interval", 4},
-                        {"linear_key_head_dim", 8},
-                        {"linear_value_head_dim", 8},
-                        {"linear_num_key_heads", 2},
-                        {"linear_num_value_heads", 4}});
+    WriteModel("qwen",
+               {{"architectures", {"Qwen3_5ForCausalLM"}},
+                {"model_type", "qwen3_5_text"},
+                {"num_hidden_layers", 8},
+                {"head_dim", 16},
+                {"rope_theta", nullptr},
+                {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e7}, {"partial_rotary_factor", 0.25}}},
+                {"full_attention_interval", 4},
+                {"linear_key_head_dim", 8},
+                {"linear_value_head_dim", 8},
+                {"linear_num_key_heads", 2},
+                {"linear_num_value_heads", 4}});
   }
   double PerplexityOf(const std::string& model) const {
     const Outcome outcome = Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json")}, model);
@@ -68,7 +68,8 @@ TEST_F(GatedDeltaCli, APrunedQuarterIsRepairedSavedTunedAndExported) {
 
 // Each criterion, each correction, and halves of both mixers.
 TEST_F(GatedDeltaCli, CriteriaAndCorrectionsKnowNoFamily) {
-  for (const char* prune : {"magnitude-l2:2", "taylor:2", "ppl:1", "bi:3,unit=half", "reverse:2", "layers=2.attn,3.attn"})
+  for (const char* prune :
+       {"magnitude-l2:2", "taylor:2", "ppl:1", "bi:3,unit=half", "reverse:2", "layers=2.attn,3.attn"})
     EXPECT_EQ(RunQwen({"--prune", prune, "--correction", "lra", "--lra", "4"}).status, 0) << prune;
   for (const char* correction : {"refit", "joint", "norm-lra", "norm-refit", "linearpatch"})
     EXPECT_EQ(RunQwen({"--prune", "layers=2.attn,4", "--correction", correction}).status == 0 ||
