@@ -25,6 +25,9 @@ int64_t SequenceCache::Size() const { return impl_->cache.size(); }
 int64_t SequenceCache::Capacity() const { return impl_->cache.capacity(); }
 void SequenceCache::Truncate(int64_t size) {
   Check(size >= 0 && size <= Size(), "a sequence of {} tokens cannot be cut to {}", Size(), size);
+  Check(size == 0 || size == Size() || !impl_->cache.recurrent(),
+        "a sequence of {} tokens cannot be cut to {}: a gated delta network has no earlier state; cut it to 0", Size(),
+        size);
   impl_->cache.Truncate(size);
 }
 
@@ -179,12 +182,11 @@ struct Conversation::Impl {
     cache = KvCache(config, decoder.plan(), std::min(config.max_positions, std::max(length, 2 * cache.capacity())));
     held.clear();
   }
-  // Keeps what the cache holds of `tokens`, but never the last of them: the reply follows from its row. If the reply
+  // Keeps what the cache can keep of `tokens`, but never the last of them: the reply follows from its row. If the reply
   // fails, the cache has more tokens than `held`, and the next call removes them.
   int64_t Keep(const std::vector<int32_t>& tokens) {
     const auto end = tokens.begin() + std::min(std::ssize(tokens) - 1, std::ssize(held));
-    const int64_t kept = std::mismatch(tokens.begin(), end, held.begin()).first - tokens.begin();
-    cache.Truncate(kept);
+    const int64_t kept = cache.Truncate(std::mismatch(tokens.begin(), end, held.begin()).first - tokens.begin());
     held.resize(static_cast<size_t>(kept));
     return kept;
   }

@@ -56,6 +56,10 @@ ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const 
     for (KvCache& cache : caches) step.push_back({std::span(next).subspan(i, 1), &cache, CachedTokens::Choice()});
     decoder.NextTokens(step);
   };
+  // Takes the sequence back to the context, from its beginning where its cache cannot go back.
+  const auto rewind = [&](KvCache& cache) {
+    if (cache.Truncate(options.context) < options.context) decoder.Forward(past, cache);
+  };
   KvCache prefill_cache(config, decoder.plan(), options.prefill);
   decoder.Forward(prompt, prefill_cache);  // warm-up: the first pass loads the pages of weights and scratch
   decoder.Forward(past, decode_cache);
@@ -76,14 +80,14 @@ ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const 
     r.product_peak.rounds.push_back(MeasureProductPeak(context, stored));
     const double bandwidth = r.read_bandwidth.rounds.back(), products = r.product_peak.rounds.back();
 
-    decode_cache.Truncate(options.context);
+    rewind(decode_cache);
     auto start = Clock::now();
     for (int64_t i = 0; i < options.decode; ++i)
       decoder.Logits(decoder.Forward(std::span(next).subspan(i, 1), decode_cache));
     r.decode.rounds.push_back(static_cast<double>(options.decode) / SecondsSince(start));
     r.decode_share.rounds.push_back(r.decode.rounds.back() * static_cast<double>(r.bytes_per_token) / bandwidth);
 
-    for (KvCache& cache : caches) cache.Truncate(options.context);
+    for (KvCache& cache : caches) rewind(cache);
     start = Clock::now();
     for (int64_t i = 0; i < options.decode; ++i) step_together(i);
     const auto sequences = static_cast<double>(options.sequences);

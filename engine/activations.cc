@@ -5,6 +5,16 @@
 
 namespace shiftrt {
 
+namespace {
+
+// Numbers per token between the products of a gated delta network.
+int64_t DeltaFloats(const ModelConfig& config) {
+  const GatedDeltaShape& delta = config.block.delta;
+  return config.block.gated_delta ? 2 * delta.channels() + 2 * delta.values() + 2 * delta.value_heads : 0;
+}
+
+}  // namespace
+
 int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
   const int64_t narrow = config.hidden + 2 * config.query_dim() + 2 * (config.query_dim() + config.kv_dim()) +
                          2 * config.kv_dim() + 3 * config.intermediate;
@@ -13,16 +23,31 @@ int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
 
 int64_t CpuActivationBytesPerToken(const ModelConfig& config) {
   // The halves of a block use the same memory one after the other.
+  const int64_t gates = config.block.attention_gate ? 3 * config.query_dim() : 0;
+  const int64_t attention = std::max(2 * config.query_dim() + 2 * config.kv_dim() + gates, DeltaFloats(config));
   const MixtureSpec& mixture = config.block.mixture;
-  const int64_t attention = 2 * config.query_dim() + 2 * config.kv_dim(),
-                dense = config.block.dense ? 2 * config.intermediate : 0,
+  const int64_t dense = config.block.dense ? 2 * config.intermediate : 0,
                 mixed = config.block.mixed ? mixture.active * (2 * mixture.units + config.hidden) + mixture.experts : 0,
                 mlp = std::max(dense, mixed);
   return 4 * (3 * config.hidden + std::max(attention, mlp) + config.head_dim);
 }
 
 int64_t KvBytesPerPosition(const ModelConfig& config, const DepthPlan& plan, DType dtype) {
-  return 2 * config.kv_dim() * plan.attention_blocks() * static_cast<int64_t>(SizeOf(dtype));
+  return 2 * config.kv_dim() * (plan.attention_blocks() - RecurrentBlocks(config, plan)) *
+         static_cast<int64_t>(SizeOf(dtype));
+}
+
+int64_t RecurrentBlocks(const ModelConfig& config, const DepthPlan& plan) {
+  const std::vector<const BlockStage*> all = plan.Blocks();
+  return std::count_if(all.begin(), all.end(), [&](const BlockStage* block) {
+    return RunsAttention(block->halves) && config.block.MixerOf(block->layer) == Mixer::kGatedDelta;
+  });
+}
+
+int64_t StateBytes(const ModelConfig& config, const DepthPlan& plan) {
+  const GatedDeltaShape& delta = config.block.delta;
+  return RecurrentBlocks(config, plan) * (delta.state_floats() + delta.row_floats()) *
+         static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace shiftrt

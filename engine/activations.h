@@ -26,4 +26,8 @@ inline constexpr int64_t kGpuScoredRows = 1024, kGpuVocabChunk = 8192;
 // Bytes of the keys and values of one position, in elements of `dtype`: float32 on a CPU, the weights' type on a GPU.
 int64_t KvBytesPerPosition(const ModelConfig& config, const DepthPlan& plan, DType dtype);
 
+// The blocks of the plan that run a gated delta network, and the bytes of their states for one sequence, in float32.
+int64_t RecurrentBlocks(const ModelConfig& config, const DepthPlan& plan);
+int64_t StateBytes(const ModelConfig& config, const DepthPlan& plan);
+
 }  // namespace shiftrt

@@ -13,15 +13,23 @@ namespace {
 // The tensors of the plan's own have the shapes of the model, with the number of units that up_proj has.
 void CheckShapes(const Weights& weights, const BlockStage& block) {
   if (block.own == nullptr) return;
-  const int64_t units = MlpUnits(*block.own);
+  const ModelConfig config = ConfigOfBlock(weights.config, block.layer, MlpUnits(*block.own));
   ForEachTensor(*block.own, block.halves, [&](const BlockTensor& row, const TensorView& tensor) {
-    const std::vector<int64_t> shape = row.Shape(ConfigOfLayer(weights.config, block.layer), units);
+    const std::vector<int64_t> shape = row.Shape(config);
     Check(shape.empty() || tensor.shape == shape, "depth plan: {} of block {} has shape [{}], expected [{}]", row.name,
           block.layer, fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
   });
 }
 
 }  // namespace
+
+void CheckDeviceTakes(const Context& context, const Weights& weights) {
+  const BlockSpec& block = weights.config.block;
+  if (context.device != Device::kCuda || (!block.gated_delta && !block.attention_gate)) return;
+  Fail("{}: the family {} has {}, which no kernel computes on a GPU; run it with --device cpu",
+       weights.directory.string(), weights.config.family,
+       block.gated_delta ? "gated delta networks" : "gates of its attention");
+}
 
 void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   const ModelConfig& config = weights.config;

@@ -13,7 +13,7 @@
 
 namespace shiftrt {
 
-// Keys and values of every block whose attention runs, wherever the backend that made it keeps them.
+// Keys and values, or the state, of every block whose mixer runs, wherever the backend that made it keeps them.
 struct KvStorage {
   explicit KvStorage(int64_t capacity) : capacity(capacity) {}
   virtual ~KvStorage() = default;
@@ -110,6 +110,9 @@ struct BackendSetup {
 std::unique_ptr<Backend> MakeCpuBackend(const BackendSetup& setup);
 // Throws Error where this build or this machine has no CUDA, and for a model that the GPU kernels do not take.
 std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup& setup);
+
+// Throws Error for a model that the context's device cannot run.
+void CheckDeviceTakes(const Context& context, const Weights& weights);
 
 // Throws Error unless the stages are in order, within the model, and of its shapes but for the units of an MLP, which
 // all tensors of that MLP have.

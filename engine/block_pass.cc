@@ -25,7 +25,9 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
       attention_{InputNormOf(&B::input_norm, &B::input_norm_bias), NormOf(&B::attention_update_norm),
                  ProjectionPass(pass, stage, &B::o, &B::o_bias)},
       mlp_{InputNormOf(&B::post_norm, &B::post_norm_bias), NormOf(&B::mlp_update_norm),
-           ProjectionPass(pass, stage, &B::down, &B::down_bias)} {}
+           ProjectionPass(pass, stage, &B::down, &B::down_bias)} {
+  if (config_.block.MixerOf(block_.layer) == Mixer::kGatedDelta) delta_.emplace(pass, stage);
+}
 
 BlockPass::Norm BlockPass::InputNormOf(TensorView B::*weight, TensorView B::*bias) const {
   return config_.block.shared_norm ? NormOf(&B::shared_norm, &B::shared_norm_bias) : NormOf(weight, bias);
@@ -34,7 +36,7 @@ BlockPass::Norm BlockPass::InputNormOf(TensorView B::*weight, TensorView B::*bia
 // docs/training.md has the sum of these as a formula.
 void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   Arena &kept = arenas.kept, &scratch = arenas.scratch;
-  const int64_t hidden = config_.hidden, queries = config_.query_dim(), keys = config_.kv_dim();
+  const int64_t hidden = config_.hidden;
   const bool all = keeps(), normed_updates = config_.block.update_norms;
   lora_ = LoraScratch::Of(scratch, pass_, stage_, tokens);
   dx_ = dmlp_x_ = scratch.Get(tokens, hidden);
@@ -45,16 +47,7 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   const int64_t before_attention = scratch.mark();
   if (RunsAttention(block_.halves)) {
     attention_.x = parallel() && !HasTwoInputs(block_) ? mlp_.x : scratch.Get(tokens, hidden);
-    heads_.layer = block_.layer;
-    heads_.q = kept.Get(tokens, queries);
-    heads_.k = kept.Get(tokens, keys);
-    heads_.v = kept.Get(tokens, keys);
-    if (all && config_.block.qk_norm) {
-      raw_query_ = kept.Get(tokens, queries);
-      raw_key_ = kept.Get(tokens, keys);
-    }
-    heads_.out = kept.Get(tokens, queries);
-    if (all) heads_.log_sums = kept.Get(tokens, config_.heads);
+    LayOutMixer(arenas, tokens);
     attention_.update = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
     attention_.added = dx_;
   }
@@ -76,10 +69,7 @@ void BlockPass::LayOut(const Arenas& arenas, int64_t tokens) {
   }
   if (all && RunsAttention(block_.halves)) {
     scratch.Rewind(before_mlp);
-    dattended_ = scratch.Get(tokens, queries);
-    dquery_ = scratch.Get(tokens, queries);
-    dkey_ = scratch.Get(tokens, keys);
-    dvalue_ = scratch.Get(tokens, keys);
+    LayOutMixerGradients(scratch, tokens);
   }
 }
 
@@ -88,6 +78,37 @@ void BlockPass::LayOutMlp(const Arenas& arenas, int64_t tokens) {
   if (config_.block.gated) ups_ = arenas.kept.Get(tokens, units_);
   activation_ = keeps() ? arenas.scratch.Get(tokens, units_) : gates_;
   if (keeps()) dgates_ = arenas.scratch.Get(tokens, units_);
+}
+
+void BlockPass::LayOutMixer(const Arenas& arenas, int64_t tokens) {
+  Arena& kept = arenas.kept;
+  const int64_t queries = config_.query_dim(), keys = config_.kv_dim();
+  const bool all = keeps(), gated = config_.block.attention_gate;
+  if (delta_) return delta_->LayOut(arenas, tokens, all);
+  heads_.layer = block_.layer;
+  heads_.q = kept.Get(tokens, queries);
+  heads_.k = kept.Get(tokens, keys);
+  heads_.v = kept.Get(tokens, keys);
+  if (all && config_.block.qk_norm) {
+    raw_query_ = kept.Get(tokens, queries);
+    raw_key_ = kept.Get(tokens, keys);
+  }
+  heads_.out = gated_heads_ = kept.Get(tokens, queries);
+  if (all) heads_.log_sums = kept.Get(tokens, config_.heads);
+  if (!gated) return;
+  both_ = arenas.scratch.Get(tokens, 2 * queries);
+  head_gates_ = kept.Get(tokens, queries);
+  if (all) gated_heads_ = kept.Get(tokens, queries);
+}
+
+void BlockPass::LayOutMixerGradients(Arena& scratch, int64_t tokens) {
+  const int64_t queries = config_.query_dim(), keys = config_.kv_dim();
+  dattended_ = scratch.Get(tokens, delta_ ? config_.block.delta.values() : queries);
+  if (delta_) return delta_->LayOutGradients(scratch, tokens);
+  dquery_ = scratch.Get(tokens, queries);
+  dkey_ = scratch.Get(tokens, keys);
+  dvalue_ = scratch.Get(tokens, keys);
+  if (config_.block.attention_gate) dhead_gates_ = scratch.Get(tokens, queries);
 }
 
 void BlockPass::Attention(DeviceMatrix<float> h, int64_t slot) {
@@ -104,7 +125,7 @@ void BlockPass::Mlp(DeviceMatrix<float> h) {
 void BlockPass::Recompute(DeviceMatrix<const float> h) {
   from_ = h;
   to_ = mid_;
-  if (RunsAttention(block_.halves)) RunAttention(block_, heads_.slot);
+  if (RunsAttention(block_.halves)) RunAttention(block_, slot());
   if (!mid_.empty()) from_ = mid_;
   to_ = {};
   if (RunsMlp(block_.halves)) RunMlp(block_);
@@ -123,10 +144,13 @@ void BlockPass::NormInput(const BlockStage&, Halves which) {
 }
 
 void BlockPass::Attend(const BlockStage&, int64_t slot) {
+  if (delta_) return delta_->Forward(attention_.x, lora_, slot);
+  const bool gated = config_.block.attention_gate;
   AttentionActivations& a = heads_;
   a.slot = slot;
   ops_.PlaceInCache(a);
-  q_.Forward(attention_.x, lora_, a.q);
+  q_.Forward(attention_.x, lora_, gated ? both_ : a.q);
+  if (gated) ops_.SplitGates(both_, a.q, head_gates_);
   k_.Forward(attention_.x, lora_, a.k);
   v_.Forward(attention_.x, lora_, a.v);
   if (config_.block.qk_norm) {
@@ -140,6 +164,9 @@ void BlockPass::Attend(const BlockStage&, int64_t slot) {
   ops_.Rope(block_.layer, Rotated::kQueries, a.q);
   ops_.Rope(block_.layer, Rotated::kKeys, a.k);
   ops_.Attention(a);
+  if (!gated) return;
+  if (!gated_heads_.StartsAt(a.out)) ops_.Copy(a.out, gated_heads_);
+  ops_.SigmoidGate(head_gates_, gated_heads_);
 }
 
 void BlockPass::Gate(const BlockStage&) {
@@ -164,7 +191,7 @@ void BlockPass::Finish(const BlockStage&, Halves which) {
   if (which == Halves::kMlp && mixture_.any()) {
     mixture_.Finish(half.update);
   } else {
-    half.last.Forward(which == Halves::kMlp ? activation_ : heads_.out, lora_, half.update);
+    half.last.Forward(which == Halves::kMlp ? activation_ : heads(), lora_, half.update);
   }
   if (to_.empty()) return;
   if (config_.block.update_norms) ops_.Norm(half.update, half.update_norm.operands, half.added);
@@ -231,8 +258,15 @@ void BlockPass::MixtureBackward(const StreamGradient& stream) {
 void BlockPass::AttentionBackward(const StreamGradient& stream) {
   const DeviceMatrix<const float> dupdate = UpdateGradient(attention_, stream.gradient);
   const bool inner = stream.wanted || AttentionInnerTrained();
-  attention_.last.Backward(heads_.out, dupdate, lora_, false, inner ? dattended_ : DeviceMatrix<float>());
+  attention_.last.Backward(heads(), dupdate, lora_, false, inner ? dattended_ : DeviceMatrix<float>());
   if (!inner) return;
+  HeadsBackward(stream.wanted || attention_.norm.Trained() ? dx_ : DeviceMatrix<float>());
+}
+
+void BlockPass::HeadsBackward(DeviceMatrix<float> dx) {
+  if (delta_) return delta_->Backward(attention_.x, dattended_, lora_, dx);
+  const bool gated = config_.block.attention_gate;
+  if (gated) ops_.SigmoidGateGradient(head_gates_, heads_.out, dattended_, dhead_gates_);
   ops_.AttentionGradient(heads_, dattended_, dquery_, dkey_, dvalue_);
   ops_.RopeGradient(block_.layer, Rotated::kQueries, dquery_);
   ops_.RopeGradient(block_.layer, Rotated::kKeys, dkey_);
@@ -240,9 +274,8 @@ void BlockPass::AttentionBackward(const StreamGradient& stream) {
     ops_.RmsNormHeadsGradient(raw_query_, q_norm_.operands.weight, dquery_, dquery_, q_norm_.gradients.weight);
     ops_.RmsNormHeadsGradient(raw_key_, k_norm_.operands.weight, dkey_, dkey_, k_norm_.gradients.weight);
   }
-  const bool input = stream.wanted || attention_.norm.Trained();
-  const DeviceMatrix<float> dx = input ? dx_ : DeviceMatrix<float>();
-  q_.Backward(attention_.x, dquery_, lora_, false, dx);
+  if (gated) ops_.JoinGates(dquery_, dhead_gates_, both_);
+  q_.Backward(attention_.x, gated ? both_ : dquery_, lora_, false, dx);
   k_.Backward(attention_.x, dkey_, lora_, true, dx);
   v_.Backward(attention_.x, dvalue_, lora_, true, dx);
 }

@@ -3,7 +3,10 @@
 // every device, and the backward pass.
 #pragma once
 
+#include <optional>
+
 #include "engine/block.h"
+#include "engine/gated_delta_pass.h"
 #include "engine/mixture_pass.h"
 #include "engine/projection.h"
 
@@ -25,9 +28,9 @@ class BlockPass final : private Block {
   void NormInputs(DeviceMatrix<const float> h);
   void Backward(const StreamGradient& stream);
 
-  // The input of the last projection of the half that ran last, (tokens, query_dim) or (tokens, units), and with
+  // The input of the last projection of the half that ran last, (tokens, heads_dim) or (tokens, units), and with
   // kUpdates what the half added to the stream. A mixture of experts has no activation().
-  const DeviceMatrix<float>& heads() const { return heads_.out; }
+  const DeviceMatrix<float>& heads() const { return delta_ ? delta_->out() : gated_heads_; }
   const DeviceMatrix<float>& activation() const {
     Check(!mixture_.any(), "layer {}: a mixture of experts has no one activation that could be tapped", block_.layer);
     return activation_;
@@ -62,6 +65,11 @@ class BlockPass final : private Block {
   void LayOutMlp(const Arenas& arenas, int64_t tokens);
   bool keeps() const { return keeping_ == Keeping::kActivations; }
   bool parallel() const { return IsParallel(block_); }
+  // LayOut of the part between the first and the last products of the attention or the gated delta network.
+  void LayOutMixer(const Arenas& arenas, int64_t tokens);
+  void LayOutMixerGradients(Arena& scratch, int64_t tokens);
+  // The slot of the forward pass.
+  int64_t slot() const { return delta_ ? delta_->slot() : heads_.slot; }
   void NormInput(const BlockStage&, Halves half) override;
   void Attend(const BlockStage&, int64_t slot) override;
   void Gate(const BlockStage&) override;
@@ -80,13 +88,15 @@ class BlockPass final : private Block {
   void MlpBackward(const StreamGradient& stream);
   void MixtureBackward(const StreamGradient& stream);
   void AttentionBackward(const StreamGradient& stream);
+  // From dattended_ the gradient of the attention's input, unless dx is empty.
+  void HeadsBackward(DeviceMatrix<float> dx);
   // From dx, the gradient of what the half's norm gave. `stream.input` is the stream before the half. If wanted, the
   // gradient becomes that before the half.
   void NormBackward(const Norm& norm, DeviceMatrix<float> dx, const StreamGradient& stream);
 
   bool AttentionInnerTrained() const {
-    return q_.Trained() || k_.Trained() || v_.Trained() || q_norm_.Trained() || k_norm_.Trained() ||
-           attention_.norm.Trained();
+    return (delta_ && delta_->Trained()) || q_.Trained() || k_.Trained() || v_.Trained() || q_norm_.Trained() ||
+           k_norm_.Trained() || attention_.norm.Trained();
   }
   bool AttentionTrained() const {
     return AttentionInnerTrained() || attention_.last.Trained() || attention_.update_norm.Trained();
@@ -110,14 +120,18 @@ class BlockPass final : private Block {
   DeviceMatrix<const float> from_;
   DeviceMatrix<float> to_;
 
+  std::optional<GatedDeltaPass> delta_;  // empty in a block with attention
+
   // Other activations.
+  DeviceMatrix<float> both_, head_gates_;    // (tokens, 2 query_dim) and (tokens, query_dim), with attention_gate
+  DeviceMatrix<float> gated_heads_;          // (tokens, query_dim); in the place of heads_.out unless that is kept
   AttentionActivations heads_;               // with the rotated queries and keys
   DeviceMatrix<float> raw_query_, raw_key_;  // before their norms; empty without these
   DeviceMatrix<float> mid_;                  // (tokens, hidden): the stream between the halves
   DeviceMatrix<float> gates_, ups_;          // (tokens, units); without gate, gates_ has the up projection's output
   DeviceMatrix<float> activation_;           // (tokens, units); in the place of the gates unless these are kept
   // Gradients. That of up takes the place of the activation.
-  DeviceMatrix<float> dx_, dmlp_x_, dgates_, dattended_, dquery_, dkey_, dvalue_;
+  DeviceMatrix<float> dx_, dmlp_x_, dgates_, dattended_, dquery_, dkey_, dvalue_, dhead_gates_;
   LoraScratch lora_;
 };
 

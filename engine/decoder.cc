@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/activations.h"
 #include "engine/backend.h"
 #include "engine/layer_loop.h"
 #include "engine/model_part.h"
@@ -21,14 +22,17 @@ void Batch::Add(std::span<const int32_t> sequence, int64_t parent) {
 }
 
 KvCache::KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity)
-    : slots_(plan.attention_blocks()), kv_dim_(config.kv_dim()), capacity_(capacity) {}
+    : slots_(plan.attention_blocks()),
+      kv_dim_(config.kv_dim()),
+      recurrent_(RecurrentBlocks(config, plan) > 0),
+      capacity_(capacity) {}
 KvCache::~KvCache() = default;
 KvCache::KvCache(KvCache&&) noexcept = default;
 KvCache& KvCache::operator=(KvCache&&) noexcept = default;
 
-void KvCache::Truncate(int64_t size) {
+int64_t KvCache::Truncate(int64_t size) {
   Check(size >= 0 && size <= size_, "cannot keep {} of {} cached positions", size, size_);
-  size_ = size;
+  return size_ = recurrent_ && size < size_ ? 0 : size;
 }
 
 namespace {
@@ -68,6 +72,7 @@ struct Decoder::Impl {
 
 Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps)
     : impl_(std::make_unique<Impl>()) {
+  CheckDeviceTakes(context, *weights);
   CheckStages(*weights, plan.stages);
   impl_->taps = TapSet(std::move(taps));
   impl_->taps.Check(plan.stages, weights->config.layers, /*everything=*/true);

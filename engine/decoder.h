@@ -52,7 +52,8 @@ struct Tap {
 
 struct KvStorage;
 
-// Keys and values of every block of one plan whose attention runs, for one sequence. Removed blocks and attentions
+// Keys and values of every block of one plan whose attention runs, for one sequence, and the states of gated delta
+// networks. Removed blocks and attentions
 // take no memory. The first decoder that appends to the cache allocates it on its own device; only that decoder may
 // continue it.
 class KvCache {
@@ -63,12 +64,16 @@ class KvCache {
   KvCache& operator=(KvCache&&) noexcept;
   int64_t size() const { return size_; }
   int64_t capacity() const { return capacity_; }
-  // Forgets all but the first `size` positions.
-  void Truncate(int64_t size);
+  // Forgets all but the first `size` positions, and returns how many remain: none, if it is recurrent and has to forget
+  // any.
+  int64_t Truncate(int64_t size);
+  // True if a gated delta network runs, of which the cache has the last state and no earlier one.
+  bool recurrent() const { return recurrent_; }
 
  private:
   friend class Decoder;
   int64_t slots_ = 0, kv_dim_ = 0;
+  bool recurrent_ = false;
   std::unique_ptr<KvStorage> storage_;
   int64_t size_ = 0;
   int64_t capacity_ = 0;

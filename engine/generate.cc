@@ -6,6 +6,7 @@
 #include <list>
 #include <utility>
 
+#include "engine/activations.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
@@ -130,8 +131,8 @@ std::string ComputedBy(const Context& context, const Model& model, const DepthPl
 }
 
 int64_t RepliesTogether(const ModelConfig& config, const DepthPlan& plan, int64_t positions, int64_t most) {
-  const int64_t position = 2 * plan.attention_blocks() * config.kv_dim() * static_cast<int64_t>(sizeof(float));
-  return std::clamp(kCacheBytes / std::max<int64_t>(positions * position, 1), int64_t{1}, most);
+  const int64_t bytes = positions * KvBytesPerPosition(config, plan, DType::kFloat32) + StateBytes(config, plan);
+  return std::clamp(kCacheBytes / std::max<int64_t>(bytes, 1), int64_t{1}, most);
 }
 
 GenerationTotals GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "engine/backend.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -26,9 +27,29 @@ void Ops::MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand
 
 namespace {
 
+[[noreturn]] void FailGatedDelta() { Fail("this device has no gated delta networks and no gates of attention"); }
+
 [[noreturn]] void RefuseExperts() { Fail("mixtures of experts run on the CPU alone: use --device cpu"); }
 
 }  // namespace
+
+void Ops::GatedDelta(const DeltaActivations&, const DeltaOperands&) { FailGatedDelta(); }
+void Ops::GatedDeltaGradient(const DeltaActivations&, const DeltaOperands&, DeviceMatrix<const float>,
+                             DeviceMatrix<float>, const DeltaActivations&, const DeltaOperandGradients&) {
+  FailGatedDelta();
+}
+void Ops::DeltaNorm(DeviceMatrix<float>, const Operand&) { FailGatedDelta(); }
+void Ops::DeltaNormGradient(DeviceMatrix<const float>, const Operand&, DeviceMatrix<const float>, DeviceMatrix<float>,
+                            DeviceMatrix<float>) {
+  FailGatedDelta();
+}
+void Ops::SplitGates(DeviceMatrix<const float>, DeviceMatrix<float>, DeviceMatrix<float>) { FailGatedDelta(); }
+void Ops::JoinGates(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>) { FailGatedDelta(); }
+void Ops::SigmoidGate(DeviceMatrix<const float>, DeviceMatrix<float>) { FailGatedDelta(); }
+void Ops::SigmoidGateGradient(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>,
+                              DeviceMatrix<float>) {
+  FailGatedDelta();
+}
 
 ExpertRouting Ops::RouteToExperts(DeviceMatrix<const float>, int64_t, bool) { RefuseExperts(); }
 void Ops::SumOverExperts(const ExpertRouting&, bool, DeviceMatrix<const float>, DeviceMatrix<float>) {
@@ -43,6 +64,7 @@ void Ops::RouteToExpertsGradient(const ExpertRouting&, bool, std::span<const flo
 }
 
 std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights) {
+  CheckDeviceTakes(context, *weights);
   return context.device == Device::kCuda ? MakeCudaOps(context, std::move(weights))
                                          : MakeCpuOps(context, std::move(weights));
 }

@@ -66,6 +66,21 @@ struct AttentionActivations {
   DeviceMatrix<float> log_sums = {};  // (tokens, heads), which the gradient reads; empty: they are not computed
 };
 
+// One gated delta network of the call in progress (kernels/gated_delta.h).
+struct DeltaActivations {
+  int64_t slot = 0;                    // the slot in the call's cache, if it has one
+  DeviceMatrix<float> channels;        // (tokens, channels): the convolution's input
+  DeviceMatrix<float> mixed;           // (tokens, channels): the convolution's output
+  DeviceMatrix<float> a = {}, b = {};  // (tokens, value_heads)
+  DeviceMatrix<float> out = {};        // (tokens, values), before the norm of the heads
+};
+struct DeltaOperands {
+  Operand conv, a_log, dt_bias;
+};
+struct DeltaOperandGradients {
+  DeviceMatrix<float> conv, a_log, dt_bias;  // (1, n) each, added to; an empty one takes none
+};
+
 // The arguments of kernels/logprob.h's HeadLoss, of whose rows some are of one batch. Spans are the host's.
 struct HeadRows {
   Operand head;                      // (vocab, hidden)
@@ -112,6 +127,28 @@ class Ops {
   // The gradients of q, k and v from that of out. The call has no cache and no sequence with a parent.
   virtual void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                                  DeviceMatrix<float> dk, DeviceMatrix<float> dv) = 0;
+
+  // Gated delta networks, and the gates of an attention; the bodies here throw Error, for a device without them.
+  //
+  // From a.channels, a.a and a.b computes a.mixed and a.out, and advances the states of the caches.
+  virtual void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands);
+  // From the gradient of a.out those of a.channels, a.a and a.b. The call has no cache and no sequence with a parent.
+  // `dmixed` (tokens, channels) is scratch memory.
+  virtual void GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands,
+                                  DeviceMatrix<const float> dout, DeviceMatrix<float> dmixed,
+                                  const DeltaActivations& gradients, const DeltaOperandGradients& of_operands);
+  // The RMSNorm of each head of x (tokens, values), in place, without the model's offset; weight (value_dim).
+  virtual void DeltaNorm(DeviceMatrix<float> x, const Operand& weight);
+  virtual void DeltaNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                                 DeviceMatrix<float> dx, DeviceMatrix<float> dweight);
+  // The output of q_proj (tokens, 2 query_dim), which has a head's gate after its queries, as queries and gates
+  // (tokens, query_dim), and back.
+  virtual void SplitGates(DeviceMatrix<const float> both, DeviceMatrix<float> q, DeviceMatrix<float> gate);
+  virtual void JoinGates(DeviceMatrix<const float> q, DeviceMatrix<const float> gate, DeviceMatrix<float> both);
+  // kernels/elementwise.h.
+  virtual void SigmoidGate(DeviceMatrix<const float> gate, DeviceMatrix<float> x);
+  virtual void SigmoidGateGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> x, DeviceMatrix<float> dy,
+                                   DeviceMatrix<float> dgate);
 
   // kernels/matmul.h.
   virtual void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
@@ -182,7 +219,8 @@ class Ops {
   virtual double SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float> gradient) = 0;
 };
 
-// The operations of the context's device, for a model. Throws Error if the device has none.
+// The operations of the context's device, for a model. Throws Error if the device has none, or not all that the model
+// needs.
 std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights);
 std::unique_ptr<Ops> MakeCpuOps(const Context& context, std::shared_ptr<const Weights> weights);
 std::unique_ptr<Ops> MakeCudaOps(const Context& context, std::shared_ptr<const Weights> weights);

@@ -36,8 +36,7 @@ void CheckParameter(const Expected& expected, const Parameter& parameter) {
 
 void CheckBlock(const Weights& weights, size_t i, const BlockStage& block, const StageParameters& given) {
   const std::span<const BlockTensor> rows = BlockTensors();
-  const ModelConfig config = ConfigOfLayer(weights.config, block.layer);
-  const int64_t units = MlpUnits(TensorsOf(weights, block));
+  const ModelConfig config = ConfigOfBlock(weights.config, block.layer, MlpUnits(TensorsOf(weights, block)));
   Check((given.tensors.empty() || given.tensors.size() == rows.size()) &&
             (given.loras.empty() || given.loras.size() == rows.size()),
         "stage {} of the plan: parameters of {} tensors and {} low-rank changes, expected {} of each or none", i,
@@ -51,7 +50,7 @@ void CheckBlock(const Weights& weights, size_t i, const BlockStage& block, const
     const BlockTensor& row = rows[r];
     const TensorView& tensor = TensorsOf(weights, block).*row.member;
     const bool matrix = row.kind == BlockTensor::Kind::kMatrix, has = Reads(block.halves, row) && !tensor.empty();
-    const int64_t output = has ? Size(config, row.output, units) : 0, input = Size(config, row.input, units);
+    const int64_t output = has ? Size(config, row.output) : 0, input = Size(config, row.input);
     if (!given.tensors.empty())
       CheckParameter({i, row.name, has && !matrix ? 1 : output, matrix ? input : output}, given.tensors[r]);
     if (given.loras.empty() || given.loras[r].empty()) continue;

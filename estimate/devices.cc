@@ -81,7 +81,7 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
   }
   const DepthPlan own = {{plan_.stages.begin() + share.begin, plan_.stages.begin() + share.end}};
   const DType cached = hardware_.gpu ? dtype_ : DType::kFloat32;
-  memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)});
+  memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)}) + StateBytes(config_, own);
   if (outline_.sites > 0 || !outline_.sequential_inputs.empty())
     memory.fit = CheckedProduct({kFitMatrices, widest, widest, int64_t{sizeof(double)}});
   // A fit in sequence holds the sums of one site at a time, and the streams of all batches of the device.

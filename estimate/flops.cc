@@ -14,7 +14,8 @@ double ProductFlopsPerToken(const Weights& weights, const BlockPart& part) {
   const MixtureSpec& mixture = weights.config.block.mixture;
   double elements = 0;
   ForEachTensor(weights.blocks[part.layer], part.halves, [&](const BlockTensor& row, const TensorView& tensor) {
-    const double share = row.expert < 0 ? 1 : static_cast<double>(mixture.active) / static_cast<double>(mixture.experts);
+    const double share =
+        row.expert < 0 ? 1 : static_cast<double>(mixture.active) / static_cast<double>(mixture.experts);
     if (row.kind == BlockTensor::Kind::kMatrix) elements += share * static_cast<double>(tensor.elements());
   });
   return 2 * elements;
@@ -41,6 +42,11 @@ double BlockFlops(const Weights& weights, const BlockPart& part, const Sequences
   const double products = ProductFlopsPerToken(weights, part) * static_cast<double>(text.tokens());
   if (!RunsAttention(part.halves)) return products;
   const ModelConfig& config = weights.config;
+  if (config.block.MixerOf(part.layer) == Mixer::kGatedDelta) {
+    const GatedDeltaShape& delta = config.block.delta;  // kernels/gated_delta.h
+    const int64_t per_token = 7 * delta.state_floats() + 2 * delta.channels() * delta.conv_width;
+    return products + static_cast<double>(per_token) * static_cast<double>(text.tokens());
+  }
   return products + 4 * static_cast<double>(config.query_dim()) * static_cast<double>(text.count) *
                         VisiblePairs(text.length, config.block.Window(part.layer));
 }

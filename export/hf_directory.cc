@@ -12,7 +12,7 @@ namespace shiftrt {
 
 std::string WhyNoHfDirectory(const Model& model, const DepthPlan& plan) {
   for (const BlockStage* block : plan.Blocks()) {
-    const ModelConfig config = ConfigOfLayer(model.weights->config, block->layer);
+    const ModelConfig config = ConfigOfBlock(model.weights->config, block->layer, 0);
     for (const BlockTensor& row : BlockTensors())
       if (!(TensorsOf(*model.weights, *block).*row.member).empty() && row.Shape(config).empty())
         return fmt::format("block {} has a {}, which the architecture of {} has no place for", block->layer, row.name,

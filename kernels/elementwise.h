@@ -23,6 +23,13 @@ void GatedUnit(const Context& context, Activation activation, MatrixView<float> 
 void GatedUnitGradient(const Context& context, Activation activation, MatrixView<const float> gate,
                        MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup);
 
+// x = sigmoid(gate) * x, in place: the gates of an attention's heads (Qwen 3.5). Both are (tokens, n).
+void SigmoidGate(const Context& context, MatrixView<const float> gate, MatrixView<float> x);
+// Its gradients. gate and x are the inputs of that call. dy holds the gradient of its result and is replaced by that of
+// x; dgate receives that of gate.
+void SigmoidGateGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> x,
+                         MatrixView<float> dy, MatrixView<float> dgate);
+
 // x = cap * tanh(x / cap), in place: the soft cap of logits (Gemma 2). cap > 0.
 void SoftCap(const Context& context, float cap, MatrixView<float> x);
 

@@ -231,22 +231,23 @@ class PlanReader {
     RefuseOtherKeys(stage, {"block", "halves", "units", "own", "lora"});
     BlockStage block = ReadBlock(stage, last_, header_, weights_.config.layers, name_);
     last_ = block.layer;
-    const ModelConfig config = ConfigOfLayer(weights_.config, block.layer);
+    const ModelConfig config = ConfigOfBlock(weights_.config, block.layer, 0);
     for (const std::string& name : ReadNames(stage, "lora", KnownTensors(config, true), header_, name_))
       factors_.emplace(block.layer, name);
     const std::set<std::string> own = ReadNames(stage, "own", KnownTensors(config, false), header_, name_);
     const int64_t said = ReadUnits(stage, header_, name_), of_model = MlpUnits(weights_.blocks[block.layer]),
                   units = said > 0 ? said : of_model;
+    const ModelConfig of_block = ConfigOfBlock(weights_.config, block.layer, units);
     if (units != of_model)
       for (const BlockTensor& row : BlockTensors())
-        Check(own.contains(row.name) || row.Shape(config, units) == row.Shape(config, of_model),
+        Check(own.contains(row.name) || row.Shape(of_block, units) == row.Shape(of_block, of_model),
               "{}: the MLP of block {} has {} units, expected {}, because {} is the base model's", name_, block.layer,
               units, of_model, row.name);
     if (own.empty()) return block;
     const auto tensors = std::make_shared<OwnBlock>(weights_, block);
-    for (const BlockTensor* row : AllTensors(config))
+    for (const BlockTensor* row : AllTensors(of_block))
       if (own.contains(row->name))
-        tensors->Replace(*row, Own().Take(OwnName(block.layer, *row), row->Shape(config, units)), Own().storage());
+        tensors->Replace(*row, Own().Take(OwnName(block.layer, *row), row->Shape(of_block, units)), Own().storage());
     block.own = OwnBlock::Share(tensors);
     return block;
   }

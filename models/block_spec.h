@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/activation.h"
+#include "runtime/gated_delta_shape.h"
 
 namespace shiftrt {
 
@@ -28,7 +30,17 @@ struct MixtureSpec {
   bool In(int64_t layer) const { return !layers.empty() && layers[layer]; }
 };
 
+// The part of a layer that mixes the tokens of a sequence, which the first half of its block runs.
+enum class Mixer : uint8_t { kAttention, kGatedDelta };
+
 struct BlockSpec {
+  // The mixer of each layer; empty: attention in all. The flags say which of them the layers have.
+  std::vector<Mixer> mixers;
+  bool attention = true, gated_delta = false;
+  GatedDeltaShape delta;  // the sizes of all gated delta networks
+  // q_proj has a gate below each head's queries, and the head's output is multiplied by the gate's sigmoid.
+  bool attention_gate = false;
+
   bool input_norms = true;     // each half begins with a norm of the stream of its own
   bool update_norms = false;   // each half norms its update before adding it
   bool qk_norm = false;        // norms of queries and keys before the rotation: of each head, or
@@ -46,7 +58,7 @@ struct BlockSpec {
   bool mlp_bias = false;
   bool gated = true;  // the MLP is down(activation(gate(x)) * up(x)); false: down(activation(up(x)))
   Activation activation = Activation::kSilu;
-  // The kinds of MLP that the blocks have. Of a model, both may be true, and ConfigOfLayer() says which a block has.
+  // The kinds of MLP that the blocks have. Of a model, both may be true, and ConfigOfBlock() says which a block has.
   bool dense = true;   // one MLP for all tokens
   bool mixed = false;  // a mixture of experts
   MixtureSpec mixture = {};
@@ -69,6 +81,12 @@ struct BlockSpec {
 
   // True if a half adds the output of its last projection to the stream as it is.
   bool PlainUpdates() const { return !update_norms && residual_multiplier == 1; }
+  Mixer MixerOf(int64_t layer) const { return mixers.empty() ? Mixer::kAttention : mixers[layer]; }
+  void SetMixers(std::vector<Mixer> of_layers) {
+    mixers = std::move(of_layers);
+    attention = std::find(mixers.begin(), mixers.end(), Mixer::kAttention) != mixers.end();
+    gated_delta = std::find(mixers.begin(), mixers.end(), Mixer::kGatedDelta) != mixers.end();
+  }
   RopeChoice Rope(int64_t layer) const { return ropes.empty() ? RopeChoice::kFirst : ropes[layer]; }
   int64_t Window(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }
   bool AnyWindow() const {

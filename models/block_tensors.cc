@@ -26,16 +26,16 @@ constexpr BlockTensor kBlockTensors[] = {
     {"input_layernorm.bias",             &B::input_norm_bias,       kAttention, kBias,   kHidden,       kNone,         &S::input_norms, &S::norm_bias},
     {"shared_layernorm.weight",          &B::shared_norm,           kBothHalves,kNorm,   kHidden,       kNone,         &S::shared_norm},
     {"shared_layernorm.bias",            &B::shared_norm_bias,      kBothHalves,kBias,   kHidden,       kNone,         &S::shared_norm, &S::norm_bias},
-    {"self_attn.q_proj.weight",         &B::q,                     kAttention, kMatrix, kQueries,      kHidden,       nullptr},
-    {"self_attn.k_proj.weight",         &B::k,                     kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
-    {"self_attn.v_proj.weight",         &B::v,                     kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
-    {"self_attn.o_proj.weight",         &B::o,                     kAttention, kMatrix, kHidden,       kQueries,      nullptr},
-    {"self_attn.q_proj.bias",           &B::q_bias,                kAttention, kBias,   kQueries,      kNone,         &S::qkv_bias},
-    {"self_attn.k_proj.bias",           &B::k_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias},
-    {"self_attn.v_proj.bias",           &B::v_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias},
-    {"self_attn.o_proj.bias",           &B::o_bias,                kAttention, kBias,   kHidden,       kNone,         &S::output_bias},
-    {"self_attn.q_norm.weight",         &B::q_norm,                kAttention, kNorm,   kQueryNorm,    kNone,         &S::qk_norm},
-    {"self_attn.k_norm.weight",         &B::k_norm,                kAttention, kNorm,   kKeyNorm,      kNone,         &S::qk_norm},
+    {"self_attn.q_proj.weight",         &B::q,                     kAttention, kMatrix, kQueries,      kHidden,       &S::attention},
+    {"self_attn.k_proj.weight",         &B::k,                     kAttention, kMatrix, kKeyValues,    kHidden,       &S::attention},
+    {"self_attn.v_proj.weight",         &B::v,                     kAttention, kMatrix, kKeyValues,    kHidden,       &S::attention},
+    {"self_attn.o_proj.weight",         &B::o,                     kAttention, kMatrix, kHidden,       kHeads,        nullptr},
+    {"self_attn.q_proj.bias",           &B::q_bias,                kAttention, kBias,   kQueries,      kNone,         &S::qkv_bias, &S::attention},
+    {"self_attn.k_proj.bias",           &B::k_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias, &S::attention},
+    {"self_attn.v_proj.bias",           &B::v_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias, &S::attention},
+    {"self_attn.o_proj.bias",           &B::o_bias,                kAttention, kBias,   kHidden,       kNone,         &S::output_bias, &S::attention},
+    {"self_attn.q_norm.weight",         &B::q_norm,                kAttention, kNorm,   kQueryNorm,    kNone,         &S::qk_norm, &S::attention},
+    {"self_attn.k_norm.weight",         &B::k_norm,                kAttention, kNorm,   kKeyNorm,      kNone,         &S::qk_norm, &S::attention},
     {"attention_update_norm.weight",    &B::attention_update_norm, kAttention, kNorm,   kHidden,       kNone,         &S::update_norms},
     {"post_attention_layernorm.weight",  &B::post_norm,             kMlp,       kNorm,   kHidden,       kNone,         &S::input_norms},
     {"post_attention_layernorm.bias",    &B::post_norm_bias,        kMlp,       kBias,   kHidden,       kNone,         &S::input_norms, &S::norm_bias},
@@ -46,6 +46,14 @@ constexpr BlockTensor kBlockTensors[] = {
     {"mlp.up_proj.bias",                &B::up_bias,               kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias},
     {"mlp.down_proj.bias",              &B::down_bias,             kMlp,       kBias,   kHidden,       kNone,         &S::mlp_bias},
     {"mlp_update_norm.weight",          &B::mlp_update_norm,       kMlp,       kNorm,   kHidden,       kNone,         &S::update_norms},
+    {"linear_attn.in_proj_qkv.weight",  &B::delta_qkv,             kAttention, kMatrix, kDeltaChannels,kHidden,       &S::gated_delta},
+    {"linear_attn.in_proj_z.weight",    &B::delta_z,               kAttention, kMatrix, kDeltaValues,  kHidden,       &S::gated_delta},
+    {"linear_attn.in_proj_b.weight",    &B::delta_b,               kAttention, kMatrix, kDeltaHeads,   kHidden,       &S::gated_delta},
+    {"linear_attn.in_proj_a.weight",    &B::delta_a,               kAttention, kMatrix, kDeltaHeads,   kHidden,       &S::gated_delta},
+    {"linear_attn.conv1d.weight",       &B::delta_conv,            kAttention, kConvolution, kDeltaKernel, kNone,     &S::gated_delta},
+    {"linear_attn.A_log",               &B::delta_a_log,           kAttention, kRecurrence, kDeltaHeads, kNone,       &S::gated_delta},
+    {"linear_attn.dt_bias",             &B::delta_dt_bias,         kAttention, kRecurrence, kDeltaHeads, kNone,       &S::gated_delta},
+    {"linear_attn.norm.weight",         &B::delta_norm,            kAttention, kNorm,   kDeltaNorm,    kNone,         &S::gated_delta},
     {"mlp.gate.weight",                 &B::router,                kMlp,       kMatrix, kExperts,      kHidden,       &S::mixed},
 };
 // clang-format on
@@ -81,15 +89,29 @@ int64_t Size(const ModelConfig& config, Axis axis, int64_t units) {
   switch (axis) {
     case kNone: return 1;
     case kHidden: return config.hidden;
-    case kQueries: return config.query_dim();
+    case kQueries: return config.query_dim() * (config.block.attention_gate ? 2 : 1);
     case kKeyValues: return config.kv_dim();
+    case kHeads: return config.heads_dim();
     case kQueryNorm: return config.block.qk_norm_whole ? config.query_dim() : config.head_dim;
     case kKeyNorm: return config.block.qk_norm_whole ? config.kv_dim() : config.head_dim;
     case kIntermediate: return units;
     case kExperts: return config.block.mixture.experts;
     case kExpertUnits: return config.block.mixture.units;
+    case kDeltaChannels: return config.block.delta.channels();
+    case kDeltaValues: return config.block.delta.values();
+    case kDeltaHeads: return config.block.delta.value_heads;
+    case kDeltaKernel: return config.block.delta.channels() * config.block.delta.conv_width;
+    case kDeltaNorm: return config.block.delta.value_dim;
   }
   return 0;
+}
+
+ModelConfig ConfigOfBlock(ModelConfig config, int64_t layer, int64_t units) {
+  if (!config.block.mixers.empty()) config.block.SetMixers({config.block.MixerOf(layer)});
+  config.block.mixed = config.block.mixture.In(layer);
+  config.block.dense = !config.block.mixed;
+  if (units > 0) config.intermediate = units;
+  return config;
 }
 
 std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config) const { return Shape(config, config.intermediate); }
@@ -98,6 +120,7 @@ std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config, int64_t units
   for (bool BlockSpec::*const needed : {setting, also})
     if (needed != nullptr && !(config.block.*needed)) return {};
   if (kind == kMatrix) return {Size(config, output, units), Size(config, input, units)};
+  if (kind == kConvolution) return {config.block.delta.channels(), 1, config.block.delta.conv_width};
   return {Size(config, output, units)};
 }
 

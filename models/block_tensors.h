@@ -17,23 +17,35 @@ namespace shiftrt {
 enum class Axis : uint8_t {
   kNone,
   kHidden,
-  kQueries,
+  kQueries,  // the rows of q_proj, which may have gates
   kKeyValues,
+  kHeads,  // ModelConfig::heads_dim()
   kQueryNorm,
   kKeyNorm,
   kIntermediate,
   kExperts,
-  kExpertUnits
+  kExpertUnits,
+  kDeltaChannels,  // this and the next ones: sizes of GatedDeltaShape
+  kDeltaValues,
+  kDeltaHeads,
+  kDeltaKernel,  // all weights of the convolution
+  kDeltaNorm,
 };
 int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
 // The same of a block whose MLP has so many units.
 int64_t Size(const ModelConfig& config, Axis axis, int64_t units);
 
+// `config` for one block: with the mixer of this layer alone, the kind of its MLP, and the units that this has; 0: the
+// configuration's.
+ModelConfig ConfigOfBlock(ModelConfig config, int64_t layer, int64_t units);
+
 struct BlockTensor {
   enum class Kind : uint8_t {
-    kMatrix,  // y = x W', of shape (output, input)
-    kBias,    // added to the output of a matrix or of a norm, of shape (output)
-    kNorm,    // gain of a norm, of shape (output), which is its input too
+    kMatrix,       // y = x W', of shape (output, input)
+    kBias,         // added to the output of a matrix or of a norm, of shape (output)
+    kNorm,         // gain of a norm, of shape (output), which is its input too
+    kConvolution,  // weights of each channel alone, of shape (channels, 1, width); output counts all of them
+    kRecurrence,   // a setting of each head of a recurrence, of shape (output)
   };
 
   const char* name;  // relative to the block, as most checkpoints have it: "self_attn.q_proj.weight"
@@ -64,9 +76,12 @@ struct BlockTensor {
     if (expert >= 0) return of_expert == &ExpertWeights::down;
     return member == &B::o || member == &B::o_bias || member == &B::down || member == &B::down_bias;
   }
-  // True for the norms of queries and keys.
-  bool NormsHeads() const { return output == Axis::kQueryNorm || output == Axis::kKeyNorm; }
-  // Empty if the configuration lacks the tensor.
+  // True for the norms of queries and keys, and of a gated delta network's heads.
+  bool NormsHeads() const {
+    return output == Axis::kQueryNorm || output == Axis::kKeyNorm || output == Axis::kDeltaNorm;
+  }
+  // Empty if no block of the configuration has the tensor. Where the mixers of layers differ, ConfigOfBlock() has the
+  // configuration of one of them.
   std::vector<int64_t> Shape(const ModelConfig& config) const;
   // The same of a block whose MLP has so many units.
   std::vector<int64_t> Shape(const ModelConfig& config, int64_t units) const;
@@ -81,7 +96,7 @@ inline bool Reads(Halves halves, const BlockTensor& row) {
 std::span<const BlockTensor> BlockTensors();
 // The rows of an expert of a mixture, which come after those, in the order of the experts. They stay valid.
 std::span<const BlockTensor> ExpertTensors(int64_t expert);
-// All rows of a block with this configuration (ConfigOfLayer).
+// All rows of a block with this configuration (ConfigOfBlock).
 std::vector<const BlockTensor*> AllTensors(const ModelConfig& of_block);
 
 // Calls visit(row, tensor) in the table's order, for each tensor that the block has and that `halves` of it read.

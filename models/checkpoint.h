@@ -37,13 +37,6 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// `config` as this layer has it: with the kind of its MLP, and with the units that this has; 0: the configuration's.
-inline ModelConfig ConfigOfBlock(const ModelConfig& config, int64_t layer, int64_t units) {
-  ModelConfig of_block = ConfigOfLayer(config, layer);
-  if (units > 0) of_block.intermediate = units;
-  return of_block;
-}
-
 // Opens model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each
 // other.
 std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory, const ModelConfig& config);

@@ -2,6 +2,7 @@
 // The settings in a checkpoint's config.json, checked.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -60,14 +61,12 @@ struct ModelConfig {
 
   int64_t query_dim() const { return heads * head_dim; }
   int64_t kv_dim() const { return kv_heads * head_dim; }
+  // The width of what the heads of a mixer give, which the last projection of its half reads; the widest where the
+  // mixers of layers differ.
+  int64_t heads_dim() const {
+    return std::max(block.attention ? query_dim() : 0, block.gated_delta ? block.delta.values() : 0);
+  }
 };
-
-// `config` with the kind of MLP that this layer has, dense or mixed.
-inline ModelConfig ConfigOfLayer(ModelConfig config, int64_t layer) {
-  config.block.mixed = config.block.mixture.In(layer);
-  config.block.dense = !config.block.mixed;
-  return config;
-}
 
 // Parses the text of a config.json; `name` stands for the file in errors. Throws Error for invalid JSON, a missing or
 // out-of-range number, an unknown architecture, or a setting that is not supported (another activation, another rope

@@ -83,6 +83,18 @@ const std::vector<Family>& Families() {
        .models = "OLMoE 1B-7B",
        .defaults = R"({"rms_norm_eps": 1e-5, "num_experts_per_tok": 8, "num_experts": 64})",
        .harmless = kOfRouterTraining},
+      {.architecture = "Qwen3_5ForCausalLM",
+       .name = "qwen3_5",
+       .model_type = "qwen3_5_text",
+       .block = Qwen35Block,
+       .models = "Qwen 3.5, dense",
+       .defaults = R"({"head_dim": 256, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                       "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32})",
+       .rope = {.partial = 0.25},
+       // The settings of positions in images, of which text has all alike, and of the prediction of several tokens.
+       .harmless = {"mrope_section", "mrope_interleaved", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
+                    "mamba_ssm_dtype", "mlp_only_layers", "full_attention_interval"},
+       .places = {{"linear_attn.out_proj.weight", {&B::o}, &BlockSpec::gated_delta}}},
       {.architecture = "Phi3ForCausalLM",
        .name = "phi3",
        .block = Phi3Block,
@@ -309,7 +321,8 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const
     std::vector<int64_t> shape = row.Shape(config);
     if (shape.empty()) continue;
     const auto place = std::find_if(places.begin(), places.end(), [&](const TensorPlace& p) {
-      return std::find(p.members.begin(), p.members.end(), row.member) != p.members.end();
+      return (p.setting == nullptr || config.block.*p.setting) &&
+             std::find(p.members.begin(), p.members.end(), row.member) != p.members.end();
     });
     const char* name = place == places.end() ? row.name : place->name;
     const auto before =

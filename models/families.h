@@ -21,6 +21,7 @@ struct TensorView;
 struct TensorPlace {
   const char* name;
   std::vector<TensorView BlockWeights::*> members;
+  bool BlockSpec::*setting = nullptr;  // only blocks where this is true store it so; null: all
 };
 
 // The properties of a family's rotary embedding, besides the settings that all families read.
@@ -68,7 +69,7 @@ struct CheckpointTensor {
   std::vector<int64_t> shape;  // the shape of all its parts together; (experts, rows, columns) if it holds all experts
   std::vector<const BlockTensor*> parts;
 };
-// All tensors of a block of this configuration (ConfigOfLayer), in the order in which they are written.
+// All tensors of a block of this configuration (ConfigOfBlock), in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);
 // The same with other places than those of the family.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places,

@@ -196,6 +196,27 @@ float Multiplier(const ConfigReader& config, const char* key) {
 
 // Layers without window have no rotary embedding.
 
+// The mixer of each layer: as `layer_types` says, or else attention in every fourth layer, or as often as
+// `full_attention_interval` says.
+std::vector<Mixer> ReadMixers(const ConfigReader& config, const ModelConfig& model) {
+  std::vector<Mixer> mixers;
+  if (!config.Has("layer_types")) {
+    const auto delta = FullEvery(Pattern(config, "full_attention_interval", 4));
+    for (int64_t layer = 0; layer < model.layers; ++layer)
+      mixers.push_back(delta(layer) ? Mixer::kGatedDelta : Mixer::kAttention);
+    return mixers;
+  }
+  const nlohmann::json& types = config["layer_types"];
+  Check(types.is_array() && std::ssize(types) == model.layers, "{}: layer_types is not a list of {} words",
+        config.file(), model.layers);
+  for (const nlohmann::json& type : types) {
+    Check(type == "full_attention" || type == "linear_attention", "{}: layer type {} is not supported", config.file(),
+          Shown(type));
+    mixers.push_back(type == "full_attention" ? Mixer::kAttention : Mixer::kGatedDelta);
+  }
+  return mixers;
+}
+
 }  // namespace
 
 BlockSpec LlamaBlock(const ConfigReader& config, const ModelConfig& model) {
@@ -292,6 +313,27 @@ BlockSpec OlmoeBlock(const ConfigReader& config, const ModelConfig& model) {
   block.qk_norm = block.qk_norm_whole = true;
   ReadMixture(config, model, "num_experts", "intermediate_size", block);
   block.mixture.normalised = config.Flag("norm_topk_prob", false);
+  return block;
+}
+
+BlockSpec Qwen35Block(const ConfigReader& config, const ModelConfig& model) {
+  Check(config.Flag("attn_output_gate", true), "{}: attn_output_gate is false, which is not supported", config.file());
+  BlockSpec block = PlainBlock(config, model);
+  Check(block.activation == Activation::kSilu, "{}: hidden_act is not silu, which the convolutions need",
+        config.file());
+  block.norm_offset = 1;
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.qk_norm = block.attention_gate = true;
+  GatedDeltaShape& delta = block.delta;
+  delta.key_heads = config.Integer("linear_num_key_heads", 1, 65536);
+  delta.value_heads = config.Integer("linear_num_value_heads", 1, 65536);
+  delta.key_dim = config.Integer("linear_key_head_dim", 1, 4096);
+  delta.value_dim = config.Integer("linear_value_head_dim", 1, 4096);
+  delta.conv_width = config.Integer("linear_conv_kernel_dim", 1, 64);
+  Check(delta.value_heads % delta.key_heads == 0,
+        "{}: linear_num_value_heads {} does not divide over linear_num_key_heads {}", config.file(), delta.value_heads,
+        delta.key_heads);
+  block.SetMixers(ReadMixers(config, model));
   return block;
 }
 

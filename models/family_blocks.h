@@ -21,6 +21,7 @@ BlockSpec Qwen3Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Qwen3MoeBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec MixtralBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec OlmoeBlock(const ConfigReader& config, const ModelConfig& model);
+BlockSpec Qwen35Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma1Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model);

@@ -64,8 +64,8 @@ std::string ModuleOf(const BlockTensor& row) {
   return name.substr(0, name.size() - std::string(kWeight).size());
 }
 
-// The name that the family's checkpoints give it, which PEFT uses ("mlp.c_fc" for "mlp.up_proj" in StarCoder 2); ours
-// for a projection that they join with others.
+// The name that the family's checkpoints give it in a block of this configuration, which PEFT uses ("mlp.c_fc" for
+// "mlp.up_proj" in StarCoder 2); ours for a projection that they join with others.
 std::string ModuleOf(const ModelConfig& config, const BlockTensor& row) {
   for (const CheckpointTensor& stored : CheckpointTensors(config)) {
     const std::string name = stored.name;
@@ -200,10 +200,10 @@ class FactorReader {
     for (const BlockStage* block : plan_.Blocks()) {
       for (const BlockTensor& row : BlockTensors()) {
         if (row.kind != BlockTensor::Kind::kMatrix || !Reads(block->halves, row)) continue;
-        const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(config_, row));
+        const ModelConfig of_block = ConfigOfBlock(config_, block->layer, MlpUnits(TensorsOf(weights_, *block)));
+        const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(of_block, row));
         if (!Has(module)) continue;
-        const std::vector<int64_t> shape =
-            row.Shape(ConfigOfLayer(config_, block->layer), MlpUnits(TensorsOf(weights_, *block)));
+        const std::vector<int64_t> shape = row.Shape(of_block);
         const std::string name = module.substr(kRoot.size());
         const int64_t rank = scaling_.RankOf(name);
         Matrix<float> a = Take(module + kA, rank, shape[1]), b = Take(module + kB, shape[0], rank);
@@ -399,7 +399,7 @@ void WriteLora(const Lora& lora, const ModelConfig& model, const DepthPlan& plan
   std::vector<NamedTensor> tensors;
   for (const LoraFactors& factors : lora.factors) {
     const int64_t block = PlaceOf(plan, factors).block;
-    const std::string module = ModuleOf(model, *factors.tensor);
+    const std::string module = ModuleOf(ConfigOfBlock(model, factors.layer, 0), *factors.tensor);
     blocks_of[module].push_back(block);
     tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kA), WholeMatrix(factors.a)});
     tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kB), WholeMatrix(factors.b)});

@@ -145,7 +145,7 @@ bool HasOtherUnits(const Weights& weights, const BlockStage& stage) {
 
 const char* MissingTensor(const Weights& weights, const BlockStage& stage) {
   const BlockWeights& block = TensorsOf(weights, stage);
-  const ModelConfig of_block = ConfigOfLayer(weights.config, stage.layer);
+  const ModelConfig of_block = ConfigOfBlock(weights.config, stage.layer, 0);
   for (const BlockTensor& row : BlockTensors()) {
     if (row.kind == BlockTensor::Kind::kBias || !Reads(stage.halves, row)) continue;
     if ((block.*row.member).empty() && !row.Shape(of_block).empty()) return row.name;

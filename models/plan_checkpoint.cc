@@ -107,6 +107,11 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_
     out.config.block.mixed = mixed > 0;
     out.config.block.dense = mixed < out.config.layers;
   }
+  if (!weights.config.block.mixers.empty()) {
+    std::vector<Mixer> mixers;
+    for (const BlockStage* block : plan.Blocks()) mixers.push_back(weights.config.block.MixerOf(block->layer));
+    out.config.block.SetMixers(std::move(mixers));
+  }
   out.stored.clear();  // they are written as they were loaded
   return out;
 }
@@ -134,6 +139,12 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
     config["layer_types"] = Json::array();
     for (const int64_t window : windows)
       config["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
+  }
+  const std::vector<Mixer>& mixers = model.weights->config.block.mixers;
+  if (!mixers.empty() && !config.value("layer_types", Json()).is_array()) {
+    config["layer_types"] = Json::array();
+    for (const Mixer mixer : mixers)
+      config["layer_types"].push_back(mixer == Mixer::kAttention ? "full_attention" : "linear_attention");
   }
   // Layers without rotary embedding are those without a window, or have to be named too.
   const BlockSpec& block = model.weights->config.block;

@@ -10,6 +10,7 @@
 //   n   = (z >> 56) - 128                     signed, uniform over -128 .. 127
 // and the value is
 //   NAME ends with ".bias":        n * 2^-10
+//   NAME ends with ".A_log":       (n - 64) * 2^-5, so that some heads of a recurrence forget fast and others slowly
 //   another vector (a norm):       1 + floor(n / 16) / 16
 //   a matrix:                      n * 2^-(6 + b / 2), b the number of binary digits of K, b / 2 rounded down
 // so that a matrix has a standard deviation within a factor 1.64 of 1 / sqrt(K).
@@ -41,12 +42,15 @@ uint64_t Key(std::string_view name, uint64_t seed) {
 // The 256 values a tensor's elements take, by n + 128.
 template <typename T>
 std::vector<T> Levels(std::string_view name, const std::vector<int64_t>& shape) {
-  const bool bias = name.ends_with(".bias"), norm = !bias && shape.size() == 1;
+  const bool bias = name.ends_with(".bias"), decay = name.ends_with(".A_log"), norm = !bias && shape.size() == 1;
   const int exponent = bias ? 10 : 6 + std::bit_width(static_cast<uint64_t>(shape.back())) / 2;
   std::vector<T> levels;
   for (int n = -128; n < 128; ++n) {
     const auto value = static_cast<float>(n);
-    levels.push_back(T(norm ? 1 + std::floor(value / 16) / 16 : std::ldexp(value, -exponent)));
+    const float level = decay  ? std::ldexp(value - 64, -5)
+                        : norm ? 1 + std::floor(value / 16) / 16
+                               : std::ldexp(value, -exponent);
+    levels.push_back(T(level));
   }
   return levels;
 }

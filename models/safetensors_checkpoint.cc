@@ -20,8 +20,10 @@ using Json = nlohmann::json;
 constexpr std::string_view kHeadTensor = "lm_head.weight", kEmbeddingTensor = "model.embed_tokens.weight",
                            kHeadModule = "lm_head.";
 
-// True for buffers that old exporters wrote and that are computed from the configuration instead.
+// True for buffers that old exporters wrote and that are computed from the configuration instead, and for the blocks
+// that predict several tokens at once, which transformers leaves out, too.
 bool Ignorable(std::string_view name) {
+  if (name.starts_with("mtp.")) return true;
   for (const std::string_view end :
        {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", ".position_ids", ".causal_mask"})
     if (name.ends_with(end)) return true;
@@ -206,9 +208,11 @@ class SafetensorsCheckpoint final : public Checkpoint {
       } else if (name.starts_with(kHeadModule)) {
         text[name] = tensor;
       } else {
-        const bool of_images =
-            name.find("vision_tower.") != name.npos || name.find("multi_modal_projector.") != name.npos;
-        Check(of_images, "{}: tensor {} is of neither the text model nor the images", directory_.string(), name);
+        const bool of_images = name.find("vision_tower.") != name.npos ||
+                               name.find("multi_modal_projector.") != name.npos || name.starts_with("model.visual.") ||
+                               name.starts_with("visual.");
+        Check(of_images || Ignorable(name), "{}: tensor {} is of neither the text model nor the images",
+              directory_.string(), name);
       }
     }
     tensors_ = std::move(text);

@@ -44,7 +44,7 @@ struct SavedPlan {
 Json OwnTensors(const Weights& weights, const BlockStage& block, SavedPlan& saved) {
   Json names = Json::array();
   if (!block.own) return names;
-  for (const BlockTensor* row : AllTensors(ConfigOfLayer(weights.config, block.layer))) {
+  for (const BlockTensor* row : AllTensors(ConfigOfBlock(weights.config, block.layer, 0))) {
     const TensorView& tensor = row->In(*block.own);
     if (tensor.data == row->In(weights.blocks[block.layer]).data) continue;
     names.push_back(row->name);
@@ -138,7 +138,7 @@ void WriteQuantised(AtomicFile& file, const std::vector<NamedTensor>& tensors) {
 // from a mistake. Without `whole`, the tensors of a half that does not run are not written, and may be missing.
 void CheckPlaces(const Weights& weights, const DepthPlan& plan, bool whole, const fs::path& directory) {
   for (const BlockStage* block : plan.Blocks()) {
-    const ModelConfig of_block = ConfigOfLayer(weights.config, block->layer);
+    const ModelConfig of_block = ConfigOfBlock(weights.config, block->layer, 0);
     for (const BlockTensor& row : BlockTensors())
       if (whole || Reads(block->halves, row))
         Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(of_block).empty(),

@@ -26,7 +26,7 @@ int64_t Elements(const std::vector<int64_t>& shape) {
 std::vector<int64_t> ElementsPerLayer(const ModelConfig& config, const DepthPlan& plan) {
   std::vector<int64_t> elements(config.layers, 0);
   for (const BlockStage* block : plan.Blocks()) {
-    const ModelConfig of_block = ConfigOfLayer(config, block->layer);
+    const ModelConfig of_block = ConfigOfBlock(config, block->layer, 0);
     for (const BlockTensor* row : AllTensors(of_block)) {
       const bool runs = row->half == Halves::kMlp ? RunsMlp(block->halves) : RunsAttention(block->halves);
       if (runs) elements.at(block->layer) += Elements(row->Shape(of_block));

@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const Mod
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   shapes.push_back({"model.embed_tokens.weight", {config.vocab, config.hidden}});
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfLayer(config, layer)))
+    for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfBlock(config, layer, 0)))
       shapes.push_back({fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape});
   shapes.push_back({"model.norm.weight", {config.hidden}});
   if (config.block.norm_bias) shapes.push_back({"model.norm.bias", {config.hidden}});
@@ -91,7 +91,8 @@ void Weights::ForEachStored(
   visit("model.embed_tokens.weight", {&embedding, 1});
   std::vector<TensorView> parts;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfLayer(config, static_cast<int64_t>(layer)))) {
+    for (const CheckpointTensor& tensor :
+         CheckpointTensors(ConfigOfBlock(config, static_cast<int64_t>(layer), MlpUnits(blocks[layer])))) {
       parts.clear();
       for (const BlockTensor* part : tensor.parts) parts.push_back(part->In(blocks[layer]));
       if (!parts.front().empty()) visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts);
@@ -146,6 +147,12 @@ std::string Weights::Fingerprint() const {
     summary += fmt::format("\nsecond rope {} {} {}\nropes", static_cast<int>(second.kind), second.theta, second.factor);
     for (const RopeChoice choice : b.ropes) summary += fmt::format(" {}", static_cast<int>(choice));
   }
+  if (b.gated_delta) {
+    const GatedDeltaShape& delta = b.delta;
+    summary += fmt::format("\ngated delta {} {} {} {} {} gate {}\nmixers", delta.key_heads, delta.value_heads,
+                           delta.key_dim, delta.value_dim, delta.conv_width, b.attention_gate);
+    for (const Mixer mixer : b.mixers) summary += fmt::format(" {}", static_cast<int>(mixer));
+  }
   if (b.residual_multiplier != 1 || b.embedding_multiplier != 1 || b.logit_scale != 1)
     summary += fmt::format("\nmultipliers {} {} {} {}", b.embedding_multiplier, b.residual_multiplier,
                            b.attention_scale, b.logit_scale);
@@ -182,7 +189,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   Progress& progress = options.progress != nullptr ? *options.progress : silent;
   int64_t in_blocks = 0;
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    in_blocks += std::ssize(checkpoint->BlockTensors(ConfigOfLayer(config, layer)));
+    in_blocks += std::ssize(checkpoint->BlockTensors(ConfigOfBlock(config, layer, 0)));
   progress.Begin("loading weights, in tensors", in_blocks + 2 + config.block.norm_bias + !config.tied_head);
   if (options.split.processes > 1) {
     const DepthPlan all = DepthPlan::Original(config.layers);

@@ -32,13 +32,17 @@ struct ExpertWeights {
 struct BlockWeights {
   TensorView input_norm, input_norm_bias;    // (hidden), before the attention
   TensorView shared_norm, shared_norm_bias;  // (hidden), before both halves of a parallel block
-  TensorView q, k, v, o;                     // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
+  TensorView q, k, v;                        // (query_dim, hidden), with gates twice as many rows; (kv_dim, hidden)
+  TensorView o;                              // (hidden, query_dim) or, of a gated delta network, (hidden, values)
   TensorView q_bias, k_bias, v_bias, o_bias;
   TensorView q_norm, k_norm;                          // (head_dim); or (query_dim) and (kv_dim), of all heads together
   TensorView attention_update_norm, mlp_update_norm;  // (hidden), of what the halves add to the stream
   TensorView post_norm, post_norm_bias;               // (hidden), before the MLP
   TensorView gate, up, down;                          // (units, hidden) twice, (hidden, units); see MlpUnits()
   TensorView gate_bias, up_bias, down_bias;
+  // A gated delta network, with the sizes of GatedDeltaShape: (channels, hidden), (values, hidden), and
+  // (value_heads, hidden) twice; (channels, 1, conv_width); (value_heads) twice; (value_dim).
+  TensorView delta_qkv, delta_z, delta_b, delta_a, delta_conv, delta_a_log, delta_dt_bias, delta_norm;
   TensorView router;                   // (experts, hidden)
   std::vector<ExpertWeights> experts;  // their number may be less than MixtureSpec::experts
 

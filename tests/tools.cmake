@@ -26,3 +26,7 @@ add_dependencies(test_replies_cli shiftrt)
 shiftrt_test(own_text SOURCES tools/own_text_cli_test.cc DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
 target_compile_definitions(test_own_text PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
 add_dependencies(test_own_text shiftrt)
+# Models with gated delta networks on the command line.
+shiftrt_test(gated_delta SOURCES tools/gated_delta_cli_test.cc DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
+target_compile_definitions(test_gated_delta PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
+add_dependencies(test_gated_delta shiftrt)

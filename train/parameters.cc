@@ -199,13 +199,13 @@ void Parameters::AddLora(const Weights& weights, const DepthPlan& plan) {
     RefuseExperts(TensorsOf(weights, *block), block->layer);
     for (size_t row = 0; row < table.size(); ++row) {
       const BlockTensor& tensor = table[row];
-      const bool runs = Reads(block->halves, tensor) && tensor.kind == BlockTensor::Kind::kMatrix &&
-                        !(TensorsOf(weights, *block).*tensor.member).empty();
+      const ModelConfig of_block = ConfigOfBlock(config, block->layer, MlpUnits(TensorsOf(weights, *block)));
+      const bool runs =
+          Reads(block->halves, tensor) && tensor.kind == BlockTensor::Kind::kMatrix && !tensor.Shape(of_block).empty();
       if (!runs || std::none_of(lora.targets.begin(), lora.targets.end(),
                                 [&](const std::string& target) { return named(target)(tensor); }))
         continue;
-      const int64_t units = MlpUnits(TensorsOf(weights, *block)), input = Size(config, tensor.input, units),
-                    output = Size(config, tensor.output, units);
+      const int64_t input = Size(of_block, tensor.input), output = Size(of_block, tensor.output);
       if (lora.rank > std::min(input, output))
         FailUsage(Field("lora.rank"), "{} is above the width of {}, which is {} x {}", lora.rank, ModuleName(tensor),
                   output, input);
@@ -239,9 +239,10 @@ void Parameters::AddLayers(const Weights& weights, const DepthPlan& plan) {
     ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& tensor, const TensorView& stored) {
       const std::vector<int64_t>& shape = stored.shape;
       const bool matrix = shape.size() == 2;
-      AddTensor({fmt::format("layers.{}.{}", block->layer, tensor.name), Place::kTensor, s,
-                 static_cast<size_t>(&tensor - table.data()), matrix ? shape[0] : 1, shape.back()},
-                matrix);
+      AddTensor(
+          {fmt::format("layers.{}.{}", block->layer, tensor.name), Place::kTensor, s,
+           static_cast<size_t>(&tensor - table.data()), matrix ? shape[0] : 1, matrix ? shape[1] : stored.elements()},
+          matrix);
     });
   }
 }

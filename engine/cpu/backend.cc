@@ -35,12 +35,22 @@ class CpuBackend : public Backend, private OpsLayers {
         plan_output_(setup.plan.output),
         output_(setup.plan.Output(*setup.weights)),
         config_(setup.weights->config),
-        slots_(setup.plan.attention_blocks()) {}
+        plan_(setup.plan) {}
 
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override {
     auto cache = std::make_unique<CpuKv>(capacity);
-    for (int64_t i = 0; i < slots_; ++i)
-      cache->slots.push_back({Matrix<float>(capacity, config_.kv_dim()), Matrix<float>(capacity, config_.kv_dim())});
+    const GatedDeltaShape& delta = config_.block.delta;
+    for (const BlockStage* block : plan_.Blocks()) {
+      if (!RunsAttention(block->halves)) continue;
+      CpuKv::Slot& slot = cache->slots.emplace_back();
+      if (config_.block.MixerOf(block->layer) == Mixer::kGatedDelta) {
+        slot.state = Buffer<float>(delta.state_floats());
+        slot.rows = Buffer<float>(delta.row_floats());
+      } else {
+        slot.keys = Matrix<float>(capacity, config_.kv_dim());
+        slot.values = Matrix<float>(capacity, config_.kv_dim());
+      }
+    }
     return cache;
   }
 
@@ -77,7 +87,7 @@ class CpuBackend : public Backend, private OpsLayers {
   std::shared_ptr<const OutputWeights> plan_output_;  // keeps the tensors of output_ alive
   OutputWeights output_;
   const ModelConfig& config_;
-  int64_t slots_;  // slots per cache
+  const DepthPlan plan_;  // its blocks with a mixer have a slot each in a cache
 
   Workspace residual_, normed_;
   Workspace gathered_;  // rows of a stream that are scored together

@@ -10,10 +10,14 @@ namespace shiftrt {
 
 struct CpuKv : KvStorage {
   using KvStorage::KvStorage;
+  // A slot of an attention has keys and values, and one of a gated delta network its state and the last inputs of its
+  // convolution (kernels/gated_delta.h).
   struct Slot {
     Matrix<float> keys, values;  // (capacity, kv_dim)
+    Buffer<float> state, rows;
+    int64_t positions = 0;  // the state is that after so many
   };
-  std::vector<Slot> slots;  // one per block whose attention runs, in plan order
+  std::vector<Slot> slots;  // one per block whose mixer runs, in plan order
 };
 
 }  // namespace shiftrt

@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "engine/backend.h"
+#include "engine/cpu/delta_sequences.h"
 #include "engine/cpu/kv.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/experts.h"
+#include "kernels/gated_delta.h"
 #include "kernels/layernorm.h"
 #include "kernels/logprob.h"
 #include "kernels/matmul.h"
@@ -109,6 +111,41 @@ class CpuOps : public Ops {
                          DeviceMatrix<float> dk, DeviceMatrix<float> dv) override {
     shiftrt::AttentionGradient(context_, Packed(a), a.out.host(), a.log_sums.host(), dout.host(),
                                {dq.host(), dk.host(), dv.host()});
+  }
+
+  void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) override;
+  void GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands, DeviceMatrix<const float> dout,
+                          DeviceMatrix<float> dmixed, const DeltaActivations& gradients,
+                          const DeltaOperandGradients& of_operands) override;
+  void DeltaNorm(DeviceMatrix<float> x, const Operand& weight) override {
+    shiftrt::RmsNormHeads(context_, x.host(), spec_.delta.value_dim, Taken::Vector(weight).view(), eps_);
+  }
+  void DeltaNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                         DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    const Taken w = Taken::Vector(weight);
+    shiftrt::RmsNormHeadsGradient(context_, {x.host(), w.view(), eps_}, spec_.delta.value_dim, dy.host(), dx.host(),
+                                  dweight.host());
+  }
+  void SplitGates(DeviceMatrix<const float> both, DeviceMatrix<float> q, DeviceMatrix<float> gate) override {
+    const int64_t dim = config_.head_dim;
+    for (int64_t head = 0; head < config_.heads; ++head) {
+      Copy(both.Cols(2 * head * dim, dim), q.Cols(head * dim, dim));
+      Copy(both.Cols((2 * head + 1) * dim, dim), gate.Cols(head * dim, dim));
+    }
+  }
+  void JoinGates(DeviceMatrix<const float> q, DeviceMatrix<const float> gate, DeviceMatrix<float> both) override {
+    const int64_t dim = config_.head_dim;
+    for (int64_t head = 0; head < config_.heads; ++head) {
+      Copy(q.Cols(head * dim, dim), both.Cols(2 * head * dim, dim));
+      Copy(gate.Cols(head * dim, dim), both.Cols((2 * head + 1) * dim, dim));
+    }
+  }
+  void SigmoidGate(DeviceMatrix<const float> gate, DeviceMatrix<float> x) override {
+    shiftrt::SigmoidGate(context_, gate.host(), x.host());
+  }
+  void SigmoidGateGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> x, DeviceMatrix<float> dy,
+                           DeviceMatrix<float> dgate) override {
+    shiftrt::SigmoidGateGradient(context_, gate.host(), x.host(), dy.host(), dgate.host());
   }
 
   void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
@@ -320,7 +357,8 @@ class CpuOps : public Ops {
   const Batch* batch_ = nullptr;
   std::vector<std::pair<CpuKv*, int64_t>> caches_;  // those that the sequences continue, and their lengths
   CallLayout layout_;
-  std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
+  std::vector<AttentionSequence> sequences_;  // Attention() sets their keys and values
+  DeltaSequences delta_sequences_;
   Buffer<float> joined_keys_, joined_values_;  // the rows in layout_.joined_rows
   Buffer<float> logits_;                       // memory of a loss
 };
@@ -336,6 +374,7 @@ void CpuOps::Begin(const LayerCall& call) {
     std::iota(positions.begin() + s.begin, positions.begin() + s.begin + s.count, s.past);
     sequences_.push_back({s.begin, s.count, s.past, {}, {}});
   }
+  if (spec_.gated_delta) delta_sequences_.Begin(call, layout_, spec_.delta);
   const auto second = std::find(spec_.ropes.begin(), spec_.ropes.end(), RopeChoice::kSecond);
   rotations_[0].Begin(context_, layout_, positions);
   if (second != spec_.ropes.end()) rotations_[1].Begin(context_, layout_, positions);
@@ -413,6 +452,31 @@ void CpuOps::JoinBranches(const AttentionActivations& a) {
     sequences_[s].keys = keys.Rows(sequence.joined, sequence.past + sequence.count);
     sequences_[s].values = values.Rows(sequence.joined, sequence.past + sequence.count);
   }
+}
+
+void CpuOps::GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) {
+  const Taken conv = Taken::Vector(operands.conv), a_log = Taken::Vector(operands.a_log),
+              dt_bias = Taken::Vector(operands.dt_bias);
+  const DeltaInputs inputs = {a.mixed.host(), a.a.host(), a.b.host(), a_log.view(), dt_bias.view()};
+  for (const std::vector<DeltaSequence>& generation : delta_sequences_.Of(a.slot)) {
+    CausalConvolution(context_, spec_.delta, generation, a.channels.host(), conv.view(), a.mixed.host());
+    shiftrt::GatedDelta(context_, spec_.delta, generation, inputs, a.out.host());
+  }
+  delta_sequences_.Done(a.slot);
+}
+
+void CpuOps::GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands,
+                                DeviceMatrix<const float> dout, DeviceMatrix<float> dmixed,
+                                const DeltaActivations& gradients, const DeltaOperandGradients& of_operands) {
+  const Taken conv = Taken::Vector(operands.conv), a_log = Taken::Vector(operands.a_log),
+              dt_bias = Taken::Vector(operands.dt_bias);
+  const DeltaInputs inputs = {a.mixed.host(), a.a.host(), a.b.host(), a_log.view(), dt_bias.view()};
+  const std::vector<DeltaSequence>& sequences = delta_sequences_.Of(a.slot).front();
+  shiftrt::GatedDeltaGradient(
+      context_, spec_.delta, sequences, inputs, dout.host(),
+      {dmixed.host(), gradients.a.host(), gradients.b.host(), of_operands.a_log.host(), of_operands.dt_bias.host()});
+  CausalConvolutionGradient(context_, spec_.delta, sequences, a.channels.host(), conv.view(), dmixed.host(),
+                            gradients.channels.host(), of_operands.conv.host());
 }
 
 // Row by row, so that the order of the additions does not depend on the threads.

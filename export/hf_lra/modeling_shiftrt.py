@@ -66,6 +66,13 @@ class NoAttention(nn.Module):
         return torch.zeros_like(hidden_states), None
 
 
+class NoLinearAttention(nn.Module):
+    """Stands where a block has no gated delta network, and adds nothing to the hidden states."""
+
+    def forward(self, hidden_states, *args, **kwargs):
+        return torch.zeros_like(hidden_states)
+
+
 class NoMlp(nn.Module):
     """Stands where a block has no MLP, and adds nothing to the hidden states."""
 
@@ -79,7 +86,9 @@ def leave_one_half(layer, runs, layer_idx):
     after = hasattr(layer, "post_feedforward_layernorm")
     of_attention = {"input_layernorm", "post_self_attn_layernorm", "post_norm1",
                     *(["post_attention_layernorm"] if after else [])}
-    if runs == "mlp":
+    if runs == "mlp" and hasattr(layer, "linear_attn"):
+        layer.linear_attn = NoLinearAttention()
+    elif runs == "mlp":
         layer.self_attn = NoAttention(layer_idx)
     else:
         layer.mlp = NoMlp()

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/elementwise.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "kernels/cpu/simd_body.h"
@@ -99,6 +102,56 @@ void GatedUnitGradient(const Context& context, Activation activation, MatrixView
       case Activation::kGelu: return GeluGradient(at, to, count);
       case Activation::kRelu2: return Relu2Gradient(at, to, count);
     }
+  });
+}
+
+namespace {
+
+// Calls use(p, first, count) for runs of `count` elements from `first` on with their values of 1 / (1 + exp(-x)).
+template <typename Use>
+void WithSigmoids(const SimdBody& body, const float* x, int64_t n, const Use& use) {
+  std::array<float, 256> p;
+  for (int64_t first = 0; first < n; first += std::ssize(p)) {
+    const int64_t count = std::min<int64_t>(std::ssize(p), n - first);
+    for (int64_t i = 0; i < count; ++i) p[i] = -x[first + i];
+    body.exponentiate(p.data(), count, 0);
+    for (int64_t i = 0; i < count; ++i) p[i] = 1 / (1 + p[i]);
+    use(p.data(), first, count);
+  }
+}
+
+void CheckGates(MatrixView<const float> gate, MatrixView<const float> x) {
+  Check(gate.rows == x.rows && gate.cols == x.cols, "gates of ({}, {}) for ({}, {}) do not fit", gate.rows, gate.cols,
+        x.rows, x.cols);
+}
+
+}  // namespace
+
+void SigmoidGate(const Context& context, MatrixView<const float> gate, MatrixView<float> x) {
+  CheckGates(gate, x);
+  const SimdBody& body = BodyFor(context.isa);
+  ForEachRowPart(context, x, [&](int64_t row, int64_t col, int64_t count) {
+    float* const to = x.row(row) + col;
+    WithSigmoids(body, gate.row(row) + col, count, [&](const float* p, int64_t first, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) to[first + i] *= p[i];
+    });
+  });
+}
+
+void SigmoidGateGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> x,
+                         MatrixView<float> dy, MatrixView<float> dgate) {
+  for (const MatrixView<const float>& other : {x, MatrixView<const float>(dy), MatrixView<const float>(dgate)})
+    CheckGates(gate, other);
+  const SimdBody& body = BodyFor(context.isa);
+  ForEachRowPart(context, dy, [&](int64_t row, int64_t col, int64_t count) {
+    const float* const from = x.row(row) + col;
+    float *const d = dy.row(row) + col, *const to = dgate.row(row) + col;
+    WithSigmoids(body, gate.row(row) + col, count, [&](const float* p, int64_t first, int64_t n) {
+      for (int64_t i = first; i < first + n; ++i) {
+        to[i] = d[i] * from[i] * p[i - first] * (1 - p[i - first]);
+        d[i] *= p[i - first];
+      }
+    });
   });
 }
 

@@ -29,6 +29,17 @@ struct ScoreRows {
   float soft_cap;  // 0: no soft cap
 };
 
+// Tokens of the gated delta rule for some columns of one head (kernels/gated_delta.h).
+struct DeltaRows {
+  const float *q, *k;         // (tokens, key_dim), dense, divided by their norms; q also by sqrt(key_dim)
+  const float *decay, *beta;  // (tokens)
+  const float* v;             // (tokens, columns), rows v_stride apart
+  float* out;                 // (tokens, columns), rows out_stride apart
+  int64_t v_stride, out_stride;
+  int64_t tokens, key_dim, columns;  // columns <= 2 NR
+};
+constexpr int kDeltaRegs = 4;  // vectors of a row of the state that is processed at once: 2 NR elements
+
 // A block of a product x W' whose operands BlockProduct has packed.
 struct PackedBlock {
   const void* x;  // panels of tile_rows rows, one after the other
@@ -122,6 +133,8 @@ struct SimdBody {
   // scores and gradients (rows, NR): the products of queries and keys become probabilities, 0 where a key is not seen,
   // and the gradients of probabilities become those of the products.
   void (*softmax_gradient)(float* scores, float* gradients, int64_t rows, const ScoreRows& of);
+  // The gated delta rule: takes the columns of a head's state (key_dim, 2 NR), dense, through the tokens.
+  void (*delta_rule)(const DeltaRows& of, float* state);
 };
 
 extern const SimdBody kPortableBody;

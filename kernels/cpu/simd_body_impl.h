@@ -8,6 +8,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "kernels/cpu/delta_rule.h"
 #include "kernels/cpu/quantised_tiles.h"
 #include "kernels/cpu/row_dots.h"
 #include "kernels/cpu/simd_body.h"
@@ -491,7 +492,8 @@ constexpr SimdBody MakeBody() {
           .soft_cap = &SoftCap<V>,
           .exponentiate = &Exponentiate<V>,
           .softmax = &Softmax<V>,
-          .softmax_gradient = &SoftmaxGradient<V>};
+          .softmax_gradient = &SoftmaxGradient<V>,
+          .delta_rule = &DeltaRule<V>};
 }
 
 }  // namespace

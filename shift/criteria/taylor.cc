@@ -17,7 +17,10 @@ namespace shiftrt {
 namespace {
 
 // The weights that count: projections, and norms of the stream. Biases and norms of heads do not, as in `magnitude`.
-bool Counts(const BlockTensor& row) { return row.kind != BlockTensor::Kind::kBias && !row.NormsHeads(); }
+bool Counts(const BlockTensor& row) {
+  const auto kind = row.kind;
+  return kind == BlockTensor::Kind::kMatrix || (kind == BlockTensor::Kind::kNorm && !row.NormsHeads());
+}
 
 int64_t TokensOf(const std::vector<Batch>& batches) {
   int64_t tokens = 0;

@@ -118,7 +118,7 @@ class Quantiser {
     std::optional<InputGram> attention, heads, mlp, activation;
 
     std::optional<InputGram>& Of(const BlockTensor& row) {
-      if (row.input == Axis::kQueries) return heads;
+      if (row.input == Axis::kHeads) return heads;
       if (row.input == Axis::kIntermediate) return activation;
       return row.half == Halves::kAttention ? attention : mlp;
     }
@@ -146,7 +146,7 @@ class Quantiser {
     };
     if (RunsAttention(stage.halves)) {
       inputs.attention.emplace(config_.hidden);
-      inputs.heads.emplace(config_.query_dim());
+      inputs.heads.emplace(TensorsOf(*weights_, stage).o.cols());
       keep(TapPoint::kHeads, heads);
     }
     if (RunsMlp(stage.halves)) {
@@ -223,7 +223,7 @@ class Quantiser {
       if (gram && root.empty()) root = gram->TakeRoot(job_.context);
       const TensorView tensor = row->In(own.weights());
       RoundedMatrix rounded = Round(row->name, tensor, type, root);
-      const bool last = row->input == Axis::kQueries || row->input == Axis::kIntermediate;
+      const bool last = row->input == Axis::kHeads || row->input == Axis::kIntermediate;
       if (last && type != BlockType::kQ8_0 && !root.empty() && DisturbsStream(rounded, type)) {
         if (tensor.dtype == DType::kQ8_0) continue;
         rounded = RoundMatrix(job_.context, row->name, tensor, BlockType::kQ8_0, root.view(), spec_.rounding);
@@ -324,10 +324,11 @@ void CheckRounds(const Context& context, const Weights& weights) {
 QuantisedPlan Quantise(const ShiftJob& job, const DepthPlan& plan, const QuantiseSpec& spec) {
   CheckRounds(job.context, *job.model.weights);
   if (job.model.weights->config.block.mixed && spec.reads_text())
-    FailUsage(Field("quantize"),
-              "{}: the rounding by calibration text reads the inputs of one MLP, and the experts of a mixture have each "
-              "others; {},nearest reads none",
-              Format(spec), spec.mixture);
+    FailUsage(
+        Field("quantize"),
+        "{}: the rounding by calibration text reads the inputs of one MLP, and the experts of a mixture have each "
+        "others; {},nearest reads none",
+        Format(spec), spec.mixture);
   return Quantiser(job, plan, spec).Run();
 }
 

@@ -19,7 +19,7 @@ struct Projection {
 
   // The most inputs that it has in a block of the model, and those that it has in this block.
   int64_t Inputs(const ModelConfig& config) const {
-    return half == Halves::kMlp ? config.intermediate : config.query_dim();
+    return half == Halves::kMlp ? config.intermediate : config.heads_dim();
   }
   int64_t Inputs(const BlockWeights& block) const { return (block.*weight).cols(); }
   // The numbers per token of `input` (SiteInput::kActivation or kStreamAndActivation).

@@ -47,9 +47,10 @@ class HfLra : public ExportTest {
 
 TEST_F(HfLra, EveryFamilyComesBackBitForBit) {
   for (const char* name :
-       {"llama2",  "llama_bias", "mistral_window", "qwen2_tied", "qwen3", "phi3",    "gemma2",     "gemma3",
-        "olmo3",   "smollm3",    "granite",        "glm",        "glm4",  "exaone4", "starcoder2", "nemotron",
-        "cohere2", "gemma",      "vaultgemma",     "ministral",  "arcee", "jais2",   "cwm",        "hyperclovax"}) {
+       {"llama2",     "llama_bias", "mistral_window", "qwen2_tied", "qwen3",      "phi3",      "gemma2",
+        "gemma3",     "olmo3",      "smollm3",        "granite",    "glm",        "glm4",      "exaone4",
+        "starcoder2", "nemotron",   "cohere2",        "gemma",      "vaultgemma", "ministral", "arcee",
+        "jais2",      "cwm",        "hyperclovax",    "qwen3_5"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);
@@ -187,9 +188,10 @@ TEST_F(HfLra, AdaptersOfASixteenBitDirectoryAreRead) {
 // Without the attention of the first block, and with an adapter for the MLP of another and the block after it.
 TEST_F(HfLra, HalfBlocksOfEveryFamilyComeBackBitForBit) {
   for (const char* name :
-       {"llama2",  "llama_bias", "mistral_window", "qwen2_tied", "qwen3", "phi3",    "gemma2",     "gemma3",
-        "olmo3",   "smollm3",    "granite",        "glm",        "glm4",  "exaone4", "starcoder2", "nemotron",
-        "cohere2", "gemma",      "vaultgemma",     "ministral",  "arcee", "jais2",   "cwm",        "hyperclovax"}) {
+       {"llama2",     "llama_bias", "mistral_window", "qwen2_tied", "qwen3",      "phi3",      "gemma2",
+        "gemma3",     "olmo3",      "smollm3",        "granite",    "glm",        "glm4",      "exaone4",
+        "starcoder2", "nemotron",   "cohere2",        "gemma",      "vaultgemma", "ministral", "arcee",
+        "jais2",      "cwm",        "hyperclovax",    "qwen3_5"}) {
     SCOPED_TRACE(name);
     const Model model = Golden(name, DType::kBFloat16);
     const int64_t last = model.weights->config.layers - 1;

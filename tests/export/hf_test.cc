@@ -53,7 +53,9 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "qwen3_moe",
                            "qwen3_moe_mixed",
                            "mixtral",
-                           "olmoe"}) {
+                           "olmoe",
+                           "qwen3_5",
+                           "qwen3_5_tied"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);
@@ -66,6 +68,7 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
       EXPECT_EQ(opened.weights->embedding.dtype, dtype);
       for (int64_t i = 0; i < after.layers; ++i) {
         EXPECT_EQ(after.block.Window(i), before.block.Window(plan.KeptLayers()[i]));
+        EXPECT_EQ(after.block.MixerOf(i), before.block.MixerOf(plan.KeptLayers()[i]));
         EXPECT_EQ(after.block.Rope(i), before.block.Rope(plan.KeptLayers()[i]));
       }
       ExpectSame(Logits(opened, opened.plan), Logits(model, plan));

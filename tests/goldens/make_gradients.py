@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens/gradients: loss and gradients of tiny random models, by PyTorch's autograd in float64.
 
-    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy
+    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5": transformers==5.24.0
     python3 make_gradients.py gradients [NAME...]
 
 The weights are those of make_models.py (seed 1). A low-rank adapter stands after block 0 and a full one after block 1,
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2, QWEN3,
-                         QWEN3_MOE, SEED_OSS, SMOLLM3, STARCODER2, random_state)
+                         QWEN3_MOE, QWEN35, SEED_OSS, SMOLLM3, STARCODER2, random_state, random_tensor)
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -36,6 +36,10 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "llama": ({**LLAMA}, 1.0, 0.0),
     "qwen2": ({**QWEN2, "tie_word_embeddings": True}, 1.0, 0.0),
     "qwen3": ({**QWEN3, **SHORT}, 0.25, 0.75),
+    "qwen3_5": ({**QWEN35, **SHORT, "num_key_value_heads": 1, "attention_bias": True, "linear_key_head_dim": 6,
+                 "linear_value_head_dim": 5, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
+                 "layer_types": ["linear_attention", "full_attention"],
+                 "rope_parameters": {**QWEN35["rope_parameters"], "partial_rotary_factor": 0.5}}, 0.5, 0.5),
     "nemotron": ({**NEMOTRON, "num_key_value_heads": 1, "intermediate_size": 24}, 1.0, 0.0),
     "cohere2": ({**COHERE2, "num_key_value_heads": 1, "num_hidden_layers": 2, "sliding_window": 4,
                  "sliding_window_pattern": 2}, 0.5, 0.5),
@@ -57,8 +61,9 @@ CONFIGS = {  # and the weights of cross entropy and divergence
 }
 # Our names, and those that families give them within their module.
 PROJECTIONS = {"self_attn.q_proj": ["q_proj"], "self_attn.k_proj": ["k_proj"], "self_attn.v_proj": ["v_proj"],
-               "self_attn.o_proj": ["o_proj"], "mlp.gate_proj": ["gate_proj"], "mlp.up_proj": ["up_proj", "c_fc"],
-               "mlp.down_proj": ["down_proj", "c_proj"]}
+               "self_attn.o_proj": ["o_proj", "out_proj"], "mlp.gate_proj": ["gate_proj"], "mlp.up_proj": ["up_proj", "c_fc"],
+               "mlp.down_proj": ["down_proj", "c_proj"],
+               **{f"linear_attn.in_proj_{part}": [f"in_proj_{part}"] for part in ("qkv", "z", "b", "a")}}
 LENGTHS = [5, 1, 9, 3]
 RANK, SCALE = 2, 1.5
 
@@ -114,7 +119,8 @@ def changed(model, dtype):
         layer.register_forward_hook(lambda m, args, out, adapter=adapter: adapter(out))
         named.update({f"adapter.{i}.{k}": v for k, v in adapter.named_parameters()})
         for part, stored in PROJECTIONS.items():
-            parent = layer.get_submodule(part.split(".")[0])
+            mixer = "linear_attn" if hasattr(layer, "linear_attn") else "self_attn"
+            parent = layer.get_submodule(mixer if "attn" in part else part.split(".")[0])
             name = next((name for name in stored if hasattr(parent, name)), None)
             if name is None:
                 continue

@@ -195,6 +195,21 @@ CONFIGS.update({
     "olmoe": {**BASE, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_key_value_heads": 2,
               "num_experts": 6, "num_experts_per_tok": 4, "intermediate_size": 32, "norm_topk_prob": False},
 })
+# Heads of different widths, and decays from 0.998 to nearly 0 per token (the rule of A_log).
+QWEN35 = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "num_hidden_layers": 4, "head_dim": 16,
+          "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "attention_bias": False, "rope_theta": None,
+          "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+          "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 12,
+          "linear_num_key_heads": 2, "linear_num_value_heads": 4, "attn_output_gate": True, "mtp_num_hidden_layers": 1,
+          "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25,
+                              "mrope_section": [1, 1, 0], "mrope_interleaved": True}}
+CONFIGS.update({
+    "qwen3_5": QWEN35,
+    "qwen3_5_long": {**QWEN35, "rows": 4, "length": 150},
+    "qwen3_5_tied": {**QWEN35, "num_attention_heads": 2, "num_key_value_heads": 1, "attention_bias": True,
+                     "layer_types": None, "full_attention_interval": 2, "linear_conv_kernel_dim": 3,
+                     "linear_num_key_heads": 3, "linear_num_value_heads": 3, "tie_word_embeddings": True},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
@@ -216,10 +231,12 @@ def random_tensor(name, shape):
     n = (z >> np.uint64(56)).astype(np.int64) - 128
     if name.endswith(".bias"):
         values = n * 2.0 ** -10
+    elif name.endswith(".A_log"):
+        values = (n - 64) * 2.0 ** -5
     elif len(shape) == 1:
         values = 1.0 + np.floor(n / 16) / 16
     else:
-        values = n * 2.0 ** -(6 + shape[1].bit_length() // 2)
+        values = n * 2.0 ** -(6 + shape[-1].bit_length() // 2)
     return torch.from_numpy(values.astype(np.float32).reshape(shape))
 
 

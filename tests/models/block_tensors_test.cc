@@ -103,6 +103,28 @@ TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
                                       "mlp.up_proj.weight 80x48", "mlp.down_proj.weight 48x80"}));
 }
 
+// The mixers of a model's layers have tensors of their own; the last projection is one row for both.
+TEST(BlockTensors, FollowTheMixerOfTheLayer) {
+  const ModelConfig config = LoadConfig(GoldenModel("qwen3_5") / "config.json");
+  const auto names = [&](int64_t layer) {
+    std::vector<std::string> names;
+    for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfBlock(config, layer, 0)))
+      if (std::string_view(tensor.name).find("attn.") != std::string_view::npos)
+        names.push_back(fmt::format("{} {}", tensor.name, fmt::join(tensor.shape, "x")));
+    return names;
+  };
+  EXPECT_EQ(names(2), (std::vector<std::string>{"self_attn.q_proj.weight 128x48", "self_attn.k_proj.weight 32x48",
+                                                "self_attn.v_proj.weight 32x48", "self_attn.o_proj.weight 48x64",
+                                                "self_attn.q_norm.weight 16", "self_attn.k_norm.weight 16"}));
+  EXPECT_EQ(names(3),
+            (std::vector<std::string>{"linear_attn.out_proj.weight 48x48", "linear_attn.in_proj_qkv.weight 80x48",
+                                      "linear_attn.in_proj_z.weight 48x48", "linear_attn.in_proj_b.weight 4x48",
+                                      "linear_attn.in_proj_a.weight 4x48", "linear_attn.conv1d.weight 80x1x4",
+                                      "linear_attn.A_log 4", "linear_attn.dt_bias 4", "linear_attn.norm.weight 12"}));
+  EXPECT_EQ(config.heads_dim(), 64);
+  EXPECT_EQ(ConfigOfBlock(config, 3, 0).heads_dim(), 48);
+}
+
 // The parts of a fused tensor are views of its rows, converted or not.
 TEST(BlockTensors, PartsOfAFusedTensorAreViewsOfItsRows) {
   for (const auto dtype : {WeightType::kAsStored, WeightType::kBFloat16}) {

@@ -277,6 +277,43 @@ TEST(Config, TheTextModelOfAModelOfTextAndImages) {
   ExpectConfigRefusal(both, "attn_logit_softcapping");
 }
 
+// The settings of the released Qwen 3.5 0.8B.
+TEST(Config, LayersWithGatedDeltaNetworks) {
+  const Json json = Json::parse(R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 248056,
+    "model_type": "qwen3_5", "tie_word_embeddings": true, "text_config": {"attention_bias": false,
+    "attention_dropout": 0.0, "attn_output_gate": true, "dtype": "bfloat16", "eos_token_id": 248044,
+    "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu", "hidden_size": 1024,
+    "initializer_range": 0.02, "intermediate_size": 3584, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144, "mlp_only_layers": [], "model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1,
+    "mtp_use_dedicated_embeddings": false, "num_attention_heads": 8, "num_hidden_layers": 24, "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06, "use_cache": true, "vocab_size": 248320, "rope_parameters": {"mrope_interleaved": true,
+    "mrope_section": [11, 11, 10], "rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25}},
+    "vision_config": {"depth": 12}})");
+  const ModelConfig c = Parse(json);
+  EXPECT_EQ(c.family, "qwen3_5");
+  EXPECT_EQ(c.block.MixerOf(2), Mixer::kGatedDelta);
+  EXPECT_EQ(c.block.MixerOf(3), Mixer::kAttention);
+  EXPECT_EQ(c.block.MixerOf(23), Mixer::kAttention);
+  EXPECT_EQ(c.block.delta.channels(), 3 * 2048);
+  EXPECT_EQ(c.rope.RotaryDim(c.head_dim), 64);
+  EXPECT_EQ(c.rope.theta, 1e7);
+  EXPECT_EQ(c.block.norm_offset, 1);
+  EXPECT_TRUE(c.tied_head && c.block.qk_norm && c.block.attention_gate);
+  const auto with = [&](const Json& more) {
+    Json changed = json;
+    changed["text_config"].update(more);
+    return changed;
+  };
+  EXPECT_EQ(Parse(with({{"full_attention_interval", 6}})).block.MixerOf(3), Mixer::kGatedDelta);
+  ExpectConfigRefusal(with({{"linear_num_value_heads", 24}}), "linear_num_value_heads 24 does not divide");
+  ExpectConfigRefusal(with({{"attn_output_gate", false}}), "attn_output_gate");
+  ExpectConfigRefusal(with({{"hidden_act", "gelu_pytorch_tanh"}}), "hidden_act");
+  ExpectConfigRefusal(with({{"layer_types", {"linear_attention"}}}), "layer_types");
+  ExpectConfigRefusal(with({{"layer_types", std::vector<std::string>(24, "sliding_attention")}}), "sliding_attention");
+  ExpectConfigRefusal(with({{"linear_key_head_dim", 0}}), "linear_key_head_dim");
+}
+
 TEST(Config, LayersWithoutRotaryEmbedding) {
   const auto ropes = [](const Json& more) { return Parse(With(Named("SmolLM3ForCausalLM"), more)).block.ropes; };
   constexpr RopeChoice kFirst = RopeChoice::kFirst, kNone = RopeChoice::kNone;

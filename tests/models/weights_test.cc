@@ -170,6 +170,54 @@ TEST(TextModel, IsLoadedFromAModelOfTextAndImages) {
   }
 }
 
+// The released Qwen 3.5 models also have tensors of images, and of blocks that predict several tokens at once.
+TEST(TextModel, LeavesOutTheImagesAndTheFurtherPredictions) {
+  const TemporaryDirectory directory;
+  const auto alone = directory.path() / "alone", both = directory.path() / "both";
+  std::filesystem::create_directory(both);
+  WriteRandomCheckpoint(GoldenModel("qwen3_5") / "config.json", DType::kFloat32, 1, alone);
+  nlohmann::json text = nlohmann::json::parse(ReadFile(alone / "config.json"));
+  text.erase("architectures");
+  const nlohmann::json config = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                                 {"model_type", "qwen3_5"},
+                                 {"text_config", text},
+                                 {"vision_config", {{"hidden_size", 8}}},
+                                 {"image_token_id", 96}};
+  WriteText(both / "config.json", config.dump());
+  const auto original = LoadWeights(alone);
+  const std::vector<StoredTensor> text_tensors = ReadTensors(alone / "model.safetensors");
+  const StoredTensor further = {"mtp.layers.0.mlp.up_proj.weight", "F32", {1}, std::string(4, 'a')};
+  std::vector<StoredTensor> tensors;
+  for (StoredTensor tensor : text_tensors) {
+    if (tensor.name.starts_with("model.")) tensor.name = "model.language_model." + tensor.name.substr(6);
+    tensors.push_back(std::move(tensor));
+  }
+  tensors.push_back({"model.visual.blocks.0.attn.qkv.weight", "F32", {1}, std::string(4, 'a')});
+  tensors.push_back(further);
+  WriteText(both / "model.safetensors", SafetensorsBytes(tensors));
+  EXPECT_EQ(LoadWeights(both)->Fingerprint(), original->Fingerprint());
+  tensors = text_tensors;
+  tensors.push_back(further);
+  WriteText(alone / "model.safetensors", SafetensorsBytes(tensors));
+  EXPECT_EQ(LoadWeights(alone)->Fingerprint(), original->Fingerprint());
+
+  // A tensor of a gated delta network that is missing, or of another shape, is named.
+  for (const bool missing : {true, false}) {
+    tensors = text_tensors;
+    const auto conv = std::ranges::find(tensors, "model.layers.1.linear_attn.conv1d.weight", &StoredTensor::name);
+    ASSERT_NE(conv, tensors.end());
+    if (missing) {
+      tensors.erase(conv);
+    } else {
+      conv->shape = {80, 4};
+    }
+    WriteText(alone / "model.safetensors", SafetensorsBytes(tensors));
+    const std::string what = Refusal([&] { LoadWeights(alone); });
+    EXPECT_NE(what.find("model.layers.1.linear_attn.conv1d.weight"), std::string::npos) << what;
+    EXPECT_NE(what.find(missing ? "is missing" : "has shape [80, 4], expected [80, 1, 4]"), std::string::npos) << what;
+  }
+}
+
 TEST_F(LoadWeightsTest, NoFilesAtAll) {
   std::filesystem::remove(dir() / "model.safetensors");
   ExpectRefused({"neither model.safetensors nor model.safetensors.index.json"});

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cpu/delta_sequences.h"
+
+#include <algorithm>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+void DeltaSequences::Begin(const LayerCall& call, const CallLayout& layout, const GatedDeltaShape& shape) {
+  sequences_.clear();
+  order_.clear();
+  std::vector<size_t> generation;
+  std::vector<bool> is_parent(layout.sequences.size(), false);
+  for (size_t s = 0; s < layout.sequences.size(); ++s) {
+    const CallLayout::Sequence& of = layout.sequences[s];
+    const int64_t parent = call.batch.parents[s];
+    CpuKv* const cache = call.continued.empty() ? nullptr : static_cast<CpuKv*>(call.continued[s].cache);
+    sequences_.push_back({of.begin, of.count, cache != nullptr ? of.past : 0, parent, cache, nullptr, nullptr});
+    generation.push_back(parent < 0 ? 0 : generation[parent] + 1);
+    if (parent >= 0) is_parent[parent] = true;
+    if (generation[s] == order_.size()) order_.emplace_back();
+    order_[generation[s]].push_back(s);
+  }
+  const int64_t floats = shape.state_floats() + shape.row_floats();
+  of_parents_.Reserve(std::count(is_parent.begin(), is_parent.end(), true) * floats);
+  float* at = of_parents_.data();
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    if (!is_parent[s]) continue;
+    sequences_[s].state = at;
+    sequences_[s].rows = at + shape.state_floats();
+    at += floats;
+  }
+}
+
+const std::vector<std::vector<DeltaSequence>>& DeltaSequences::Of(int64_t slot) {
+  generations_.clear();
+  for (const std::vector<size_t>& members : order_) {
+    std::vector<DeltaSequence>& generation = generations_.emplace_back();
+    for (const size_t s : members) {
+      const Sequence& of = sequences_[s];
+      DeltaSequence sequence{of.begin, of.count};
+      sequence.state_after = of.state;
+      sequence.rows_after = of.rows;
+      if (of.parent >= 0) {
+        sequence.state_before = sequences_[of.parent].state;
+        sequence.rows_before = sequences_[of.parent].rows;
+      }
+      if (of.cache != nullptr) {
+        CpuKv::Slot& cached = of.cache->slots[slot];
+        Check(of.past == 0 || cached.positions == of.past,
+              "the state of a gated delta network is that of {} positions, and the call goes on from {}",
+              cached.positions, of.past);
+        sequence.state_after = cached.state.data();
+        sequence.rows_after = cached.rows.data();
+        sequence.state_before = of.past > 0 ? sequence.state_after : nullptr;
+        sequence.rows_before = of.past > 0 ? sequence.rows_after : nullptr;
+      }
+      generation.push_back(sequence);
+    }
+  }
+  return generations_;
+}
+
+void DeltaSequences::Done(int64_t slot) {
+  for (const Sequence& of : sequences_)
+    if (of.cache != nullptr) of.cache->slots[slot].positions = of.past + of.count;
+}
+
+}  // namespace shiftrt
