@@ -45,18 +45,22 @@ void MixturePass::Route(DeviceMatrix<const float> x) {
 void MixturePass::Gate(DeviceMatrix<const float> x) {
   Route(x);
   ops_.Gather(routing_.token_of, x, rows_);
+  std::vector<Ops::Product> products;
   ForEachExpert([&](size_t expert, const auto& of) {
-    ops_.MatMul(of(rows_), block_.experts[expert].gate, {}, false, of(gates_));
-    ops_.MatMul(of(rows_), block_.experts[expert].up, {}, false, of(ups_));
+    products.push_back({of(rows_), &block_.experts[expert].gate, of(gates_)});
+    products.push_back({of(rows_), &block_.experts[expert].up, of(ups_)});
   });
+  ops_.MatMulEach(products);
 }
 
 void MixturePass::Finish(DeviceMatrix<float> y) {
   if (!activation_.StartsAt(gates_)) ops_.Copy(gates_, activation_);
   ops_.GatedUnit(activation_, ups_);
+  std::vector<Ops::Product> products;
   ForEachExpert([&](size_t expert, const auto& of) {
-    ops_.MatMul(of(activation_), block_.experts[expert].down, {}, false, of(rows_));
+    products.push_back({of(activation_), &block_.experts[expert].down, of(rows_)});
   });
+  ops_.MatMulEach(products);
   ops_.SumOverExperts(routing_, /*weighted=*/true, rows_, y);
 }
 

@@ -9,6 +9,10 @@
 
 namespace shiftrt {
 
+void Ops::MatMulEach(std::span<const Product> products) {
+  for (const Product& product : products) MatMul(product.x, *product.w, {}, false, product.y);
+}
+
 void Ops::MatMulLowRank(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, const LowRankTerm& low,
                         DeviceMatrix<float> y) {
   MatMul(x, w, bias, false, y);

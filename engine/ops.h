@@ -153,6 +153,13 @@ class Ops {
   // kernels/matmul.h.
   virtual void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
                       DeviceMatrix<float> y) = 0;
+  // kernels/matmul.h's MatMulEach.
+  struct Product {
+    DeviceMatrix<const float> x;
+    const TensorView* w;  // stored
+    DeviceMatrix<float> y;
+  };
+  virtual void MatMulEach(std::span<const Product> products);
   virtual void MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) = 0;
   virtual void MatMulInputGradient(DeviceMatrix<const float> dy, const Operand& w, bool accumulate,
                                    DeviceMatrix<float> dx) = 0;

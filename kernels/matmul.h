@@ -15,6 +15,8 @@
 // of rows.
 #pragma once
 
+#include <span>
+
 #include "runtime/context.h"
 #include "runtime/tensor.h"
 
@@ -25,6 +27,16 @@ namespace shiftrt {
 // at a time, larger m a blocked one. The result does not depend on the number of threads.
 void MatMul(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
             bool accumulate, MatrixView<float> y);
+
+// One of several products y (m, n) = x (m, k) W'.
+struct MatMulItem {
+  MatrixView<const float> x;
+  const TensorView* w;
+  MatrixView<float> y;
+};
+// Computes each product as MatMul() does. Those of few rows are divided among the threads together, so that the threads
+// wait for each other once: the experts of a token have one row each. No y may alias anything else.
+void MatMulEach(const Context& context, std::span<const MatMulItem> items);
 
 // The low-rank term of a projection (LoRA): W is replaced by W + scale b a. The products write what is between the
 // factors to `inner`.

@@ -152,6 +152,12 @@ class CpuOps : public Ops {
               DeviceMatrix<float> y) override {
     shiftrt::MatMul(context_, x.host(), Taken(w).view(), Taken::Vector(bias).view(), accumulate, y.host());
   }
+  void MatMulEach(std::span<const Product> products) override {
+    std::vector<MatMulItem> items;
+    items.reserve(products.size());
+    for (const Product& product : products) items.push_back({product.x.host(), product.w, product.y.host()});
+    shiftrt::MatMulEach(context_, items);
+  }
   void MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) override {
     shiftrt::MatMulRight(context_, x.host(), Taken(b).floats(), accumulate, y.host());
   }

@@ -299,6 +299,50 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   Blocked(context, LeftRows{product, x}, RightRows{context, product, w}, x.cols, add, y);
 }
 
+void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
+  const SimdBody& body = BodyFor(context.isa);
+  struct Few {
+    const MatMulItem& item;
+    int64_t first;     // the first of its columns among those of all
+    int64_t prepared;  // where its rows of x begin, if W is quantised
+  };
+  std::vector<Few> few;
+  int64_t columns = 0, bytes = 0;
+  for (const MatMulItem& item : items) {
+    const bool quantised = IsQuantised(item.w->dtype);
+    if (item.x.rows > (quantised ? kFewQuantisedRows : kFewRows)) {
+      MatMul(context, item.x, *item.w, {}, false, item.y);
+      continue;
+    }
+    CheckProduct(item.x, *item.w, {}, item.y);
+    few.push_back({item, columns, bytes});
+    columns += item.x.rows == 0 ? 0 : item.y.cols;
+    if (quantised) bytes += item.x.rows * body.prepared_bytes(item.x.cols);
+  }
+  const Buffer<std::byte> prepared(bytes);
+  ParallelFor(context, bytes == 0 ? 0 : std::ssize(few), 4, [&](int64_t begin, int64_t end) {
+    for (const Few& one : std::span(few).subspan(begin, end - begin)) {
+      const MatrixView<const float>& x = one.item.x;
+      if (!IsQuantised(one.item.w->dtype)) continue;
+      for (int64_t i = 0; i < x.rows; ++i)
+        body.prepare(x.row(i), x.cols, prepared.data() + one.prepared + i * body.prepared_bytes(x.cols));
+    }
+  });
+  ParallelFor(context, columns, kRowGrain, [&](int64_t begin, int64_t end) {
+    for (const Few& one : few) {
+      const auto& [x, w, y] = one.item;
+      const int64_t first = std::max(begin - one.first, int64_t{0}), last = std::min(end - one.first, y.cols);
+      if (first >= last || x.rows == 0) continue;
+      if (IsQuantised(w->dtype)) {
+        body.quantised_rows(prepared.data() + one.prepared, x.rows, w->data, w->dtype, x.cols, first, last, nullptr,
+                            false, y.data, y.stride);
+      } else {
+        body.rows(x.data, x.stride, x.rows, w->data, w->dtype, x.cols, first, last, nullptr, false, y.data, y.stride);
+      }
+    }
+  });
+}
+
 void MatMulLowRank(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
                    const LowRankFactors& low, MatrixView<float> y) {
   CheckLowRank(low, w, x.rows);

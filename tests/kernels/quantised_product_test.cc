@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with weights in quantised blocks.
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cpu/simd_body.h"
 #include "kernels/elementwise.h"
@@ -38,6 +39,29 @@ TEST_P(QuantisedProductTest, ConvertsAsTheFormatSays) {
       }
     }
   }
+}
+
+// Products of few rows and of many, of several types, together.
+TEST_P(QuantisedProductTest, SeveralTogetherHaveTheBitsOfEachAlone) {
+  const int64_t k = 512, n = 70;
+  const Quantised q4(DType::kQ4_K, n, k, 1), q8(DType::kQ8_0, n, k, 2);
+  const test::Stored half = test::Stored::Normal(DType::kBFloat16, {n, k}, 3);
+  const TensorView* const weights[] = {&q4.view, &half.view, &q8.view};
+  std::vector<Padded> xs, together, alone;
+  std::vector<MatMulItem> items;
+  for (const int64_t m : {1, 0, 3, 9, 1, 30})
+    for (size_t w = 0; w < std::size(weights); ++w) {
+      xs.push_back(Padded::Normal(m, k, 10 * static_cast<uint64_t>(m) + w));
+      for (std::vector<Padded>* results : {&together, &alone}) results->push_back(Padded::Normal(m, n, 9));
+    }
+  for (size_t i = 0; i < xs.size(); ++i) {
+    items.push_back({xs[i].view(), weights[i % 3], together[i].view()});
+    MatMul(context_, xs[i].view(), *weights[i % 3], {}, false, alone[i].view());
+  }
+  MatMulEach(On(3), items);
+  for (size_t i = 0; i < xs.size(); ++i)
+    for (int64_t row = 0; row < xs[i].view().rows; ++row)
+      EXPECT_EQ(std::memcmp(together[i].view().row(row), alone[i].view().row(row), n * sizeof(float)), 0) << i;
 }
 
 // Elements of x of very different sizes stand in the same group of 32, so that rounding them to 16 bits shows.
