@@ -15,10 +15,17 @@ FittedSites FitLaco(const FitInput& input) {
   fitted.adapters.resize(input.sites.size());
   for (const Site& run : input.sites) {
     const BlockWeights& own = blocks[run.layer - 1];
-    for (const int64_t layer : run.Layers())
+    const BlockSpec& spec = input.job.model.weights->config.block;
+    for (const int64_t layer : run.Layers()) {
+      if (spec.MixerOf(layer) != spec.MixerOf(run.layer - 1))
+        FailUsage(Field("correction"),
+                  "laco adds up blocks, and of blocks {} and {} one has attention and the other a "
+                  "gated delta network",
+                  run.layer - 1, layer);
       if (MlpUnits(blocks[layer]) != MlpUnits(own))
         FailUsage(Field("correction"), "laco adds up blocks, and the MLPs of blocks {} and {} have {} and {} units",
                   run.layer - 1, layer, MlpUnits(own), MlpUnits(blocks[layer]));
+    }
     auto folded = std::make_shared<OwnBlock>(own);
     ForEachTensor(own, [&](const BlockTensor& row, const TensorView& tensor) {
       const Matrix<double> before = InFloat64(tensor), sum = before.Clone();

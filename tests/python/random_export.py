@@ -19,7 +19,8 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
                  "ernie4_5": "Ernie4_5ForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
                  "gemma": "GemmaForCausalLM", "vaultgemma": "VaultGemmaForCausalLM", "ministral": "MinistralForCausalLM",
                  "hyperclovax": "HyperCLOVAXForCausalLM", "arcee": "ArceeForCausalLM", "jais2": "Jais2ForCausalLM",
-                 "cwm": "CwmForCausalLM", "nemotron": "NemotronForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
+                 "cwm": "CwmForCausalLM", "nemotron": "NemotronForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
+                 "qwen3_5_text": "Qwen3_5ForCausalLM"}
 ARCHITECTURES = {family: name for family, name in ARCHITECTURES.items() if family in CONFIG_MAPPING}
 NORMS_AFTER = ("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4")
 HIDDEN, LAYERS, VOCABULARY = 64, 4, 199
@@ -34,6 +35,9 @@ SPECIAL = {"qwen2": {"tie_word_embeddings": True}, "gemma2": {"sliding_window": 
                        "attention_multiplier": 0.1},
            "vaultgemma": {"sliding_window": 8, "query_pre_attn_scalar": 32}, "ministral": {"sliding_window": 8},
            "cwm": {"sliding_window": 8}, "hyperclovax": {"residual_multiplier": 0.5, "logits_scaling": 0.25},
+           "qwen3_5_text": {"linear_key_head_dim": 8, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
+                            "linear_num_value_heads": 4,
+                            "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"]},
            "cohere2": {"sliding_window": 8, "sliding_window_pattern": 2},
            "llama": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                       "original_max_position_embeddings": 64}, "rope_theta": 500000.0}}
@@ -76,7 +80,7 @@ def without_update(layer, runs, family):
     """Sets to zero what the other half of a stock layer adds to the hidden states."""
     def zero(_, args, output):
         return (torch.zeros_like(output[0]), *output[1:]) if isinstance(output, tuple) else torch.zeros_like(output)
-    after = {"mlp": layer.self_attn, "attention": layer.mlp}
+    after = {"mlp": layer.linear_attn if hasattr(layer, "linear_attn") else layer.self_attn, "attention": layer.mlp}
     if family in NORMS_AFTER:
         after = {"mlp": layer.post_attention_layernorm, "attention": layer.post_feedforward_layernorm}
     elif family == "glm4":

@@ -34,7 +34,8 @@ class GatedDeltaCli : public Cli {
 };
 
 TEST_F(GatedDeltaCli, APrunedQuarterIsRepairedSavedTunedAndExported) {
-  const Outcome outcome = RunQwen({"--prune", "bi:0.25", "--save", Path("saved"), "--json", Path("r.json")});
+  const Outcome outcome =
+      RunQwen({"--prune", "bi:0.25", "--lra", "4", "--save", Path("saved"), "--json", Path("r.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(ReadJson("r.json")["selection"]["removed"].size(), 2U);
   const double repaired = ReadJson("r.json")["variants"].back()["perplexity"].get<double>();
@@ -71,13 +72,15 @@ TEST_F(GatedDeltaCli, CriteriaAndCorrectionsKnowNoFamily) {
   for (const char* prune :
        {"magnitude-l2:2", "taylor:2", "ppl:1", "bi:3,unit=half", "reverse:2", "layers=2.attn,3.attn"})
     EXPECT_EQ(RunQwen({"--prune", prune, "--correction", "lra", "--lra", "4"}).status, 0) << prune;
-  for (const char* correction : {"refit", "joint", "norm-lra", "norm-refit", "linearpatch"})
-    EXPECT_EQ(RunQwen({"--prune", "layers=2.attn,4", "--correction", correction}).status == 0 ||
-                  std::string_view(correction) == "linearpatch",
-              true)
+  for (const char* correction : {"joint", "norm-lra", "norm-refit"})
+    EXPECT_EQ(RunQwen({"--prune", "layers=2.attn,4", "--correction", correction, "--lra", "4"}).status, 0)
         << correction;
+  for (const char* correction : {"refit", "linearpatch", "replaceme", "prune-comp", "laco"})
+    EXPECT_EQ(RunQwen({"--prune", "layers=1-2", "--correction", correction}).status, 0) << correction;
+  EXPECT_FAILS(RunQwen({"--prune", "layers=2-3", "--correction", "laco"}), 2,
+               "of blocks 1 and 3 one has attention and the other a gated delta network");
   for (const char* layers : {"layers=2", "layers=3.mlp", "layers=5.mlp"})  // the projections of both mixers are fitted
-    EXPECT_EQ(RunQwen({"--prune", layers, "--heal", "all"}).status, 0) << layers;
+    EXPECT_EQ(RunQwen({"--prune", layers, "--heal", "all", "--lra", "4"}).status, 0) << layers;
 }
 
 }  // namespace
