@@ -310,7 +310,9 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
   int64_t columns = 0, bytes = 0;
   for (const MatMulItem& item : items) {
     const bool quantised = IsQuantised(item.w->dtype);
-    if (item.x.rows > (quantised ? kFewQuantisedRows : kFewRows)) {
+    const bool one_by_one =
+        quantised ? IntegerProductFor(context, item.x.rows) == body.quantised_rows : item.x.rows <= kFewRows;
+    if (!one_by_one) {
       MatMul(context, item.x, *item.w, {}, false, item.y);
       continue;
     }
