@@ -44,6 +44,13 @@ inline ModelConfig ConfigOfBlock(const ModelConfig& config, int64_t layer, int64
   return of_block;
 }
 
+// A tensor of all experts, (experts, rows, columns), as one matrix, in which they lie one below the other; others as
+// they are.
+inline FileTensor AsMatrix(FileTensor tensor) {
+  if (tensor.shape.size() == 3) tensor.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
+  return tensor;
+}
+
 // Opens model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each
 // other.
 std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory, const ModelConfig& config);
