@@ -37,6 +37,13 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
+// A tensor of all experts, (experts, rows, columns), as one matrix, in which they lie one below the other; others as
+// they are.
+inline FileTensor AsMatrix(FileTensor tensor) {
+  if (tensor.shape.size() == 3) tensor.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
+  return tensor;
+}
+
 // Opens model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each
 // other.
 std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory, const ModelConfig& config);

@@ -48,7 +48,7 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, WeightTyp
   ModelShapes shapes;
   double parameters = 0;
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    const FileTensor tensor = checkpoint.Take(name, shape);
+    const FileTensor tensor = AsMatrix(checkpoint.Take(name, shape));
     double elements = 1;
     for (const int64_t side : shape) elements *= static_cast<double>(side);
     parameters += elements;

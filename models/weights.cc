@@ -199,11 +199,8 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   if (options.outline) weights->shares = {ModelShare{0, 0, false, false}};
   const ModelShare mine = weights->split() ? weights->shares[weights->share] : ModelShare{0, config.layers};
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape, bool here) {
-    FileTensor in_file = checkpoint->Take(name, shape);
-    // The experts of one tensor lie one below the other.
-    if (shape.size() == 3) in_file.shape = {shape[0] * shape[1], shape[2]};
-    TensorView tensor =
-        LoadTensor(fmt::format("{}: tensor {}", model.string(), name), in_file, here, options, *weights);
+    TensorView tensor = LoadTensor(fmt::format("{}: tensor {}", model.string(), name),
+                                   AsMatrix(checkpoint->Take(name, shape)), here, options, *weights);
     progress.Advance(1);
     return tensor;
   };

@@ -247,9 +247,12 @@ TEST_F(GgufModelTest, WhatWouldBeAnotherModelIsRefused) {
   const auto original = GoldenWeights("llama2");
   ExpectRefused(GgufBytes(), "general.architecture is missing");
   ExpectRefused(GgufBytes().Add("general.architecture", "mamba"),
-                "mamba is not supported (known: llama, qwen2, qwen3, phi3");
+                "mamba is not supported (known: llama, qwen2, qwen3, qwen3moe, olmoe, phi3");
   ExpectRefused(GgufMetadataOf(original->config), "token_embd.weight is missing");
-  ExpectRefused(Changed(*original).Add("llama.expert_count", 8u), "mixtures of experts");
+  ExpectRefused(Changed(*original).Add("llama.expert_count", 8u), "llama.expert_used_count");
+  ExpectRefused(Changed(*original).Add("llama.expert_count", 2u).Add("llama.expert_used_count", 3u),
+                "llama.expert_used_count is 3, expected 1 to 2");
+  ExpectRefused(Changed(*original).Add("llama.expert_count", 2u).Add("llama.expert_used_count", 1u), "ffn_gate_inp");
   ExpectRefused(Changed(*original).Add("llama.attention.sliding_window", 64u), "is not known, and might change");
   ExpectRefused(Changed(*original).Add("llama.rope.dimension_count", 6u), "llama.rope.dimension_count is 6, expected");
   ExpectRefused(Changed(*original).Add("llama.vocab_size", 3u), "llama.vocab_size is 3, expected 97");

@@ -69,7 +69,9 @@ TEST_F(MixtureCli, CriteriaByWeightsAndGradientsScoreExperts) {
 
 TEST_F(MixtureCli, AdaptersAndAttentionAreTrained) {
   ASSERT_EQ(Run({"--prune", "layers=2", "--lra", "4", "--save", Path("saved")}).status, 0);
-  const std::vector<std::string> text = {"--calib", Path("calibration.txt:16x64"), "--steps", "4", "--quiet"};
+  const std::vector<std::string> text = {
+      "--calib", Path("calibration.txt"), "--length", "32",     "--batch", "4", "--steps",
+      "4",       "--validation",          "4",        "--quiet"};
   const auto train = [&](std::vector<std::string> more) {
     more.insert(more.end(), text.begin(), text.end());
     return Command("finetune", more, "saved");
@@ -77,10 +79,9 @@ TEST_F(MixtureCli, AdaptersAndAttentionAreTrained) {
   const Outcome adapters = train({"--method", "adapters", "--save", Path("adapters")});
   EXPECT_EQ(adapters.status, 0) << adapters.err;
   EXPECT_GT(Perplexity("adapters"), 1);
-  const Outcome lora =
-      train({"--method", "lora", "--lora-targets", "q,k,v,o", "--lora-rank", "2", "--save", Path("lora")});
+  const Outcome lora = train({"--method", "lora", "--targets", "q,k,v,o", "--rank", "2", "--save", Path("lora")});
   EXPECT_EQ(lora.status, 0) << lora.err;
-  EXPECT_FAILS(train({"--method", "lora", "--lora-targets", "q,up", "--save", Path("x")}), 2,
+  EXPECT_FAILS(train({"--method", "lora", "--targets", "q,up", "--save", Path("x")}), 2,
                "has a mixture of experts, which are not trained; these go with it: q, k, v, o");
   EXPECT_FAILS(train({"--method", "partial", "--save", Path("x")}), 2,
                "has a mixture of experts, whose router and experts are not trained");
