@@ -23,11 +23,9 @@ bool HasGradient(const Parameter& parameter) { return !parameter.gradient.empty(
 bool IsFinite(const TensorView& tensor) {
   bool finite = true;
   if (tensor.empty()) return finite;
-  const int64_t rows = tensor.rows();
-  ForEachWidenedRow(
-      {tensor.data, tensor.dtype, {rows, tensor.elements() / rows}}, [&](int64_t, const std::vector<float>& row) {
-        finite = finite && std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); });
-      });
+  ForEachWidenedRow(tensor, [&](int64_t, const std::vector<float>& row) {
+    finite = finite && std::all_of(row.begin(), row.end(), [](float value) { return std::isfinite(value); });
+  });
   return finite;
 }
 

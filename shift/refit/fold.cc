@@ -9,10 +9,9 @@ namespace shiftrt {
 
 Matrix<double> InFloat64(const TensorView& tensor) {
   Matrix<double> values(tensor.rows(), tensor.elements() / tensor.rows());
-  ForEachWidenedRow({tensor.data, tensor.dtype, {values.rows(), values.cols()}},
-                    [&, out = values.data()](int64_t, const std::vector<float>& row) mutable {
-                      out = std::copy(row.begin(), row.end(), out);
-                    });
+  ForEachWidenedRow(tensor, [&, out = values.data()](int64_t, const std::vector<float>& row) mutable {
+    out = std::copy(row.begin(), row.end(), out);
+  });
   return values;
 }
 
