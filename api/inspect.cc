@@ -8,6 +8,7 @@
 
 #include "api/impl.h"
 #include "api/repair.h"
+#include "engine/activations.h"
 #include "models/block_tensors.h"
 #include "models/families.h"
 #include "runtime/check.h"
@@ -81,6 +82,7 @@ ModelDescription Describe(const LanguageModel& opened) {
   description.heads = config.heads;
   description.kv_heads = config.kv_heads;
   description.head_dim = config.head_dim;
+  description.recurrent = RecurrentBlocks(config, model.plan);
   description.tied_head = model.plan.TiedHead(weights);
   description.active_parameters = model.plan.ActiveParameters(weights);
   if (const MixtureSpec& mixture = config.block.mixture; config.block.mixed)

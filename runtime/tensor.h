@@ -50,12 +50,7 @@ struct TensorView {
   }
   int64_t bytes() const { return BytesOf(dtype, elements()); }
   int64_t rows() const { return shape.empty() ? 1 : shape[0]; }
-  // The elements of a row; 1 for a vector.
-  int64_t cols() const {
-    int64_t n = 1;
-    for (size_t i = 1; i < shape.size(); ++i) n *= shape[i];
-    return n;
-  }
+  int64_t cols() const { return shape.size() < 2 ? 1 : shape[1]; }
   bool empty() const { return data == nullptr; }
 };
 

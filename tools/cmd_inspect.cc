@@ -45,6 +45,8 @@ void PrintFacts(const LanguageModel& model, const ModelDescription& d) {
                d.mixture->layers, d.mixture->experts, d.mixture->units, d.mixture->active,
                Scaled(static_cast<double>(d.active_parameters), ""));
   if (!d.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(d.removed, ", "));
+  if (d.recurrent > 0)
+    fmt::print("{} of the {} blocks have gated delta networks instead of attention\n", d.recurrent, model.Blocks());
   std::vector<std::string> halves;
   for (const BlockPart& half : d.half_blocks) halves.push_back(fmt::format("{} ({})", half.layer, Name(half.halves)));
   if (!halves.empty()) fmt::print("half blocks, with the half that runs: {}\n", fmt::join(halves, ", "));
@@ -98,6 +100,7 @@ nlohmann::json ModelJson(const LanguageModel& model, const ModelDescription& d) 
                          {"heads", d.heads},
                          {"kv_heads", d.kv_heads},
                          {"head_dim", d.head_dim},
+                         {"recurrent", d.recurrent},
                          {"vocabulary", shape.vocabulary},
                          {"context", shape.max_positions},
                          {"tied_head", d.tied_head},

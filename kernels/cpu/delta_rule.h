@@ -11,11 +11,15 @@
 namespace shiftrt {
 namespace {
 
+// Vectors of a row of the state that are processed at once: 128 rows of them take 16 KiB of the first-level cache.
+template <typename V>
+constexpr int kDeltaRegs = V::kWidth == 16 ? 2 : 4;
+
 // The products of a column of the state with k or q have two chains of additions.
 template <typename V>
 void DeltaRule(const DeltaRows& of, float* state) {
   using Reg = typename V::Reg;
-  constexpr int kRegs = kDeltaRegs;
+  constexpr int kRegs = kDeltaRegs<V>;
   constexpr int64_t kColumns = kRegs * V::kWidth;
   float row[kColumns] = {};
   for (int64_t t = 0; t < of.tokens; ++t) {

@@ -34,7 +34,7 @@ class HeadPass {
         shape_(shape),
         inputs_(inputs),
         head_(head),
-        columns_(2 * body.product.tile_cols),
+        columns_(body.delta_columns),
         tiles_((shape.value_dim + columns_ - 1) / columns_),
         state_(tiles_ * shape.key_dim * columns_),
         q_(kChunk * shape.key_dim),

@@ -36,9 +36,8 @@ struct DeltaRows {
   const float* v;             // (tokens, columns), rows v_stride apart
   float* out;                 // (tokens, columns), rows out_stride apart
   int64_t v_stride, out_stride;
-  int64_t tokens, key_dim, columns;  // columns <= 2 NR
+  int64_t tokens, key_dim, columns;  // columns <= delta_columns
 };
-constexpr int kDeltaRegs = 4;  // vectors of a row of the state that is processed at once: 2 NR elements
 
 // A block of a product x W' whose operands BlockProduct has packed.
 struct PackedBlock {
@@ -133,7 +132,8 @@ struct SimdBody {
   // scores and gradients (rows, NR): the products of queries and keys become probabilities, 0 where a key is not seen,
   // and the gradients of probabilities become those of the products.
   void (*softmax_gradient)(float* scores, float* gradients, int64_t rows, const ScoreRows& of);
-  // The gated delta rule: takes the columns of a head's state (key_dim, 2 NR), dense, through the tokens.
+  // The gated delta rule: takes some columns of a head's state, (key_dim, delta_columns), dense, through the tokens.
+  int64_t delta_columns;
   void (*delta_rule)(const DeltaRows& of, float* state);
 };
 

@@ -493,6 +493,7 @@ constexpr SimdBody MakeBody() {
           .exponentiate = &Exponentiate<V>,
           .softmax = &Softmax<V>,
           .softmax_gradient = &SoftmaxGradient<V>,
+          .delta_columns = kDeltaRegs<V> * V::kWidth,
           .delta_rule = &DeltaRule<V>};
 }
 

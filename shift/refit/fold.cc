@@ -8,7 +8,7 @@
 namespace shiftrt {
 
 Matrix<double> InFloat64(const TensorView& tensor) {
-  Matrix<double> values(tensor.rows(), tensor.cols());
+  Matrix<double> values(tensor.rows(), tensor.elements() / tensor.rows());
   ForEachWidenedRow(tensor, [&, out = values.data()](int64_t, const std::vector<float>& row) mutable {
     out = std::copy(row.begin(), row.end(), out);
   });

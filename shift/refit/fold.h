@@ -11,7 +11,7 @@
 
 namespace shiftrt {
 
-// The values of a float tensor (rows, cols).
+// The values of a float tensor, whose further sides are one.
 Matrix<double> InFloat64(const TensorView& tensor);
 
 // Throws UsageError where no kept block stands before a site. `runs`: ascending.

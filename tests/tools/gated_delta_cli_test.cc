@@ -34,6 +34,8 @@ class GatedDeltaCli : public Cli {
 };
 
 TEST_F(GatedDeltaCli, APrunedQuarterIsRepairedSavedTunedAndExported) {
+  const Outcome inspected = Command("inspect", {}, "qwen");
+  EXPECT_NE(inspected.out.find("6 of the 8 blocks have gated delta networks"), std::string::npos) << inspected.out;
   const Outcome outcome =
       RunQwen({"--prune", "bi:0.25", "--lra", "4", "--save", Path("saved"), "--json", Path("r.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -59,8 +61,8 @@ TEST_F(GatedDeltaCli, APrunedQuarterIsRepairedSavedTunedAndExported) {
   EXPECT_FAILS(Command("export", {"--format", "gguf", "--save", Path("gguf")}, "stock"), 2, "qwen3_5");
 
   const Outcome tuned = Command("finetune",
-                                {"--calib", Path("calibration.txt:16x64"), "--steps", "4", "--save", Path("tuned"),
-                                 "--method", "partial", "--layers", "0-2", "--quiet"},
+                                {"--calib", Path("calibration.txt"), "--samples", "32", "--length", "64", "--steps",
+                                 "3", "--save", Path("tuned"), "--method", "partial", "--layers", "0-2", "--quiet"},
                                 "saved");
   ASSERT_EQ(tuned.status, 0) << tuned.err;
   EXPECT_NE(PerplexityOf("tuned"), repaired);
