@@ -14,7 +14,8 @@ double ProductFlopsPerToken(const Weights& weights, const BlockPart& part) {
   const MixtureSpec& mixture = weights.config.block.mixture;
   double elements = 0;
   ForEachTensor(weights.blocks[part.layer], part.halves, [&](const BlockTensor& row, const TensorView& tensor) {
-    const double share = row.expert < 0 ? 1 : static_cast<double>(mixture.active) / static_cast<double>(mixture.experts);
+    const double share =
+        row.expert < 0 ? 1 : static_cast<double>(mixture.active) / static_cast<double>(mixture.experts);
     if (row.kind == BlockTensor::Kind::kMatrix) elements += share * static_cast<double>(tensor.elements());
   });
   return 2 * elements;

@@ -324,10 +324,11 @@ void CheckRounds(const Context& context, const Weights& weights) {
 QuantisedPlan Quantise(const ShiftJob& job, const DepthPlan& plan, const QuantiseSpec& spec) {
   CheckRounds(job.context, *job.model.weights);
   if (job.model.weights->config.block.mixed && spec.reads_text())
-    FailUsage(Field("quantize"),
-              "{}: the rounding by calibration text reads the inputs of one MLP, and the experts of a mixture have each "
-              "others; {},nearest reads none",
-              Format(spec), spec.mixture);
+    FailUsage(
+        Field("quantize"),
+        "{}: the rounding by calibration text reads the inputs of one MLP, and the experts of a mixture have each "
+        "others; {},nearest reads none",
+        Format(spec), spec.mixture);
   return Quantiser(job, plan, spec).Run();
 }
 
