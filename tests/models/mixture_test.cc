@@ -43,7 +43,7 @@ TEST_F(MixtureTest, ALayerHasAnMlpOrExperts) {
   EXPECT_EQ(block.experts[7].down.shape, (std::vector<int64_t>{48, 24}));
   int64_t tensors = 0;
   ForEachTensor(block, [&](const BlockTensor&, const TensorView&) { ++tensors; });
-  EXPECT_EQ(tensors, 4 + 3 + 4 + 1 + 8 * 3);  // projections and biases of the attention, norms of heads and stream
+  EXPECT_EQ(tensors, 4 + 4 + 4 + 1 + 8 * 3);  // projections and biases of the attention, norms of heads and stream
 }
 
 TEST_F(MixtureTest, AMissingOrMisshapenExpertIsNamed) {
