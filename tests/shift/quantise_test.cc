@@ -206,7 +206,7 @@ class QuantisedModel : public test::SmallModel {
       ForEachTensor(TensorsOf(*model_.weights, *block), block->halves,
                     [&](const BlockTensor& row, const TensorView& tensor) {
                       const bool matrix = row.kind == BlockTensor::Kind::kMatrix;
-                      const bool last = row.input == Axis::kQueries || row.input == Axis::kIntermediate;
+                      const bool last = row.input == Axis::kHeads || row.input == Axis::kIntermediate;
                       if (matrix && last && tensor.dtype == DType::kQ8_0) return;
                       EXPECT_EQ(tensor.dtype, matrix ? type : DType::kFloat32) << block->layer << " " << row.name;
                     });
