@@ -39,8 +39,9 @@ class Checkpoint {
 
 // A tensor of all experts, (experts, rows, columns), as one matrix, in which they lie one below the other; others as
 // they are.
-inline FileTensor AsMatrix(FileTensor tensor) {
-  if (tensor.shape.size() == 3) tensor.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
+inline FileTensor AsMatrix(FileTensor tensor, const CheckpointTensor& of) {
+  if (of.parts.front()->expert >= 0 && tensor.shape.size() == 3)
+    tensor.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
   return tensor;
 }
 

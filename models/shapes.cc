@@ -47,14 +47,16 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, WeightTyp
   const std::vector<int64_t> units = StoredUnits(model);
   ModelShapes shapes;
   double parameters = 0;
-  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    const FileTensor tensor = AsMatrix(checkpoint.Take(name, shape));
+  const auto describe = [&](const FileTensor& tensor, const std::vector<int64_t>& shape) {
     double elements = 1;
     for (const int64_t side : shape) elements *= static_cast<double>(side);
     parameters += elements;
     Check(parameters < kMostParameters, "{}: more than {:.0e} parameters", model.string(), kMostParameters);
     shapes.stored[tensor.TypeName()] += tensor.bytes();
     return TensorView{nowhere.get(), MemoryType(tensor, dtype), shape};
+  };
+  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    return describe(checkpoint.Take(name, shape), shape);
   };
   weights->embedding = take("model.embed_tokens.weight", {config.vocab, config.hidden});
   for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -63,7 +65,8 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, WeightTyp
         ConfigOfBlock(config, layer, layer < std::ssize(units) ? units[layer] : checkpoint.MlpUnitsOf(layer));
     for (const CheckpointTensor& tensor : checkpoint.BlockTensors(of_block)) {
       if (!Reads(checkpoint.HalvesOf(layer), *tensor.parts.front())) continue;
-      const TensorView whole = take(checkpoint.BlockPrefix(layer) + tensor.name, tensor.shape);
+      const FileTensor stored = checkpoint.Take(checkpoint.BlockPrefix(layer) + tensor.name, tensor.shape);
+      const TensorView whole = describe(AsMatrix(stored, tensor), tensor.shape);
       for (const BlockTensor* part : tensor.parts)
         part->In(block) = {nowhere.get(), whole.dtype, part->Shape(of_block)};
     }

@@ -198,11 +198,13 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   }
   if (options.outline) weights->shares = {ModelShare{0, 0, false, false}};
   const ModelShare mine = weights->split() ? weights->shares[weights->share] : ModelShare{0, config.layers};
-  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape, bool here) {
-    TensorView tensor = LoadTensor(fmt::format("{}: tensor {}", model.string(), name),
-                                   AsMatrix(checkpoint->Take(name, shape)), here, options, *weights);
+  const auto load = [&](const std::string& name, const FileTensor& stored, bool here) {
+    TensorView tensor = LoadTensor(fmt::format("{}: tensor {}", model.string(), name), stored, here, options, *weights);
     progress.Advance(1);
     return tensor;
+  };
+  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape, bool here) {
+    return load(name, checkpoint->Take(name, shape), here);
   };
   weights->embedding =
       take("model.embed_tokens.weight", {config.vocab, config.hidden}, mine.first || (mine.last && config.tied_head));
@@ -212,10 +214,12 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
     const bool said_units = layer < std::ssize(options.mlp_units);
     const ModelConfig of_block =
         ConfigOfBlock(config, layer, said_units ? options.mlp_units[layer] : checkpoint->MlpUnitsOf(layer));
-    for (const CheckpointTensor& tensor : checkpoint->BlockTensors(of_block))
-      if (Reads(halves, *tensor.parts.front()))
-        Split(take(checkpoint->BlockPrefix(layer) + tensor.name, tensor.shape, mine.Has(layer)), tensor, of_block,
-              block, *weights);
+    for (const CheckpointTensor& tensor : checkpoint->BlockTensors(of_block)) {
+      if (!Reads(halves, *tensor.parts.front())) continue;
+      const std::string name = checkpoint->BlockPrefix(layer) + tensor.name;
+      const FileTensor stored = AsMatrix(checkpoint->Take(name, tensor.shape), tensor);
+      Split(load(name, stored, mine.Has(layer)), tensor, of_block, block, *weights);
+    }
   }
   weights->final_norm = take("model.norm.weight", {config.hidden}, mine.last);
   if (config.block.norm_bias) weights->final_norm_bias = take("model.norm.bias", {config.hidden}, mine.last);
