@@ -18,8 +18,8 @@
 namespace shiftrt {
 namespace {
 
-constexpr int kIntegerLanes = 16, kIntegerColumns = 2;  // rows of w of a register; registers of a tile
-constexpr int kPairsOfGroup = kGroup / 2;               // of integers
+constexpr int64_t kIntegerLanes = 16, kIntegerColumns = 2;  // rows of w of a register; registers of a tile
+constexpr int kPairsOfGroup = kGroup / 2;                   // of integers
 constexpr int64_t kIntegerCols = kIntegerLanes * kIntegerColumns;
 constexpr int64_t kIntegerBlock = 192;  // rows of x that meet a panel; then it is widened again
 constexpr int kTileRows = 6;            // rows of x of a tile
