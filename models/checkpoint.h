@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/block_tensors.h"
 #include "models/families.h"
 #include "models/weights.h"
 
