@@ -25,10 +25,13 @@ void CheckShapes(const Weights& weights, const BlockStage& block) {
 
 void CheckDeviceTakes(const Context& context, const Weights& weights) {
   const BlockSpec& block = weights.config.block;
-  if (context.device != Device::kCuda || (!block.gated_delta && !block.attention_gate)) return;
+  const char* const missing = block.gated_delta      ? "gated delta networks"
+                              : block.attention_gate ? "gates of its attention"
+                              : block.mixed          ? "mixtures of experts"
+                                                     : nullptr;
+  if (context.device != Device::kCuda || missing == nullptr) return;
   Fail("{}: the family {} has {}, which no kernel computes on a GPU; run it with --device cpu",
-       weights.directory.string(), weights.config.family,
-       block.gated_delta ? "gated delta networks" : "gates of its attention");
+       weights.directory.string(), weights.config.family, missing);
 }
 
 void CheckStages(const Weights& weights, std::span<const Stage> stages) {

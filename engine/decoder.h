@@ -53,9 +53,9 @@ struct Tap {
 struct KvStorage;
 
 // Keys and values of every block of one plan whose attention runs, for one sequence, and the states of gated delta
-// networks. Removed blocks and attentions
-// take no memory. The first decoder that appends to the cache allocates it on its own device; only that decoder may
-// continue it.
+// networks. Removed blocks and attentions take no memory.
+// The first decoder that appends to the cache allocates it on its own device; only that decoder may continue it: no
+// other one has its memory.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity);

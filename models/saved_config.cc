@@ -34,7 +34,7 @@ void KeepDenseLayers(Json& config, const std::vector<int64_t>& kept) {
     if (by_name || (kept[i] + 1) % step != 0) dense.push_back(i);
   }
   config[kDenseLayers] = std::move(dense);
-  config[kSparseStep] = 1;
+  if (every.is_number_integer()) config[kSparseStep] = 1;
 }
 
 // True if `key` may be a list with one setting per layer.

@@ -5,6 +5,7 @@
 
 #include "include/shiftrt/repair.h"
 #include "runtime/check.h"
+#include "shift/quantise/quantise.h"
 
 namespace shiftrt {
 
@@ -90,11 +91,7 @@ void CheckOptions(const Recipe& recipe, const ModelConfig& config, bool split) {
     FailUsage(Field("heal"),
               "all: the model has parallel blocks, in which no stream runs between attention and MLP that the output "
               "projection could be fitted to: choose down");
-  if (config.block.mixed && recipe.quantise.reads_text())
-    FailUsage(Field("quantize"),
-              "{}: the rounding reads the inputs of one MLP, and each expert of a mixture has others; {},nearest reads "
-              "no text",
-              Format(recipe.quantise), recipe.quantise.mixture);
+  CheckRounds(recipe.quantise, config);
   if (CorrectionOf(recipe).has_rank()) CheckRank(recipe.rank, config.hidden);
 }
 

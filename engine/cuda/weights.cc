@@ -28,8 +28,6 @@ DType CheckSupported(const Weights& weights) {
   Check(std::find(std::begin(kHeadDims), std::end(kHeadDims), config.head_dim) != std::end(kHeadDims),
         "the GPU kernels take heads of 64, 80, 96, 128 or 256; this model's have {}: use --device cpu",
         config.head_dim);
-  Check(!config.block.mixed, "{}: mixtures of experts run on the CPU alone: use --device cpu",
-        weights.directory.string());
   Check(config.hidden % 8 == 0 && config.intermediate % 8 == 0,
         "the GPU kernels take hidden and intermediate sizes that are multiples of 8, not {} and {}: use --device cpu",
         config.hidden, config.intermediate);

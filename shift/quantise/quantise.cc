@@ -321,14 +321,17 @@ void CheckRounds(const Context& context, const Weights& weights) {
     FailUsage(Field("quantize"), "a GPU's products read no quantised matrices: round on the CPU (--device cpu)");
 }
 
+void CheckRounds(const QuantiseSpec& spec, const ModelConfig& config) {
+  if (config.block.mixed && spec.reads_text())
+    FailUsage(Field("quantize"),
+              "{}: the rounding reads the inputs of one MLP, and each expert of a mixture has others; {},nearest reads "
+              "no text",
+              Format(spec), spec.mixture);
+}
+
 QuantisedPlan Quantise(const ShiftJob& job, const DepthPlan& plan, const QuantiseSpec& spec) {
   CheckRounds(job.context, *job.model.weights);
-  if (job.model.weights->config.block.mixed && spec.reads_text())
-    FailUsage(
-        Field("quantize"),
-        "{}: the rounding by calibration text reads the inputs of one MLP, and the experts of a mixture have each "
-        "others; {},nearest reads none",
-        Format(spec), spec.mixture);
+  CheckRounds(spec, job.model.weights->config);
   return Quantiser(job, plan, spec).Run();
 }
 

@@ -23,6 +23,8 @@ QuantisedPlan Quantise(const ShiftJob& job, const DepthPlan& plan, const Quantis
 
 // Throws UsageError for a model that is split over processes, and for a GPU, whose products read no quantised matrices.
 void CheckRounds(const Context& context, const Weights& weights);
+// Throws UsageError for a rounding by text of a model with mixtures of experts.
+void CheckRounds(const QuantiseSpec& spec, const ModelConfig& config);
 
 // The tokens of the text that are read.
 constexpr int64_t kRoundingTokens = 16384;

@@ -4,6 +4,7 @@
 
 #include "models/block_tensors.h"
 #include "models/plan.h"
+#include "models/saved_config.h"
 #include "tests/models/checkpoint_files.h"
 
 namespace shiftrt {
@@ -68,6 +69,18 @@ TEST_F(MixtureTest, ATokenReadsTheActiveExperts) {
   const int64_t of_expert = 3 * 24 * 48;
   EXPECT_EQ(plan.Parameters(*weights) - plan.ActiveParameters(*weights), (8 - 3) * of_expert);
   EXPECT_EQ(plan.Bytes(*weights) - 97 * 48 * 4 - (plan.BytesPerToken(*weights) - 48 * 4), (8 - 3) * of_expert * 4);
+}
+
+// Other families have the list alone, and refuse keys that they do not know.
+TEST(KeptConfig, WritesOnlyTheSettingsOfExpertsThatAreThere) {
+  DepthPlan plan;
+  for (const int64_t layer : {0, 2, 3}) plan.stages.push_back(BlockStage{.layer = layer});
+  const nlohmann::json listed = KeptConfig({{"num_hidden_layers", 4}, {"mlp_only_layers", {1, 3}}}, plan);
+  EXPECT_EQ(listed["mlp_only_layers"], (nlohmann::json{2}));
+  EXPECT_FALSE(listed.contains("decoder_sparse_step"));
+  const nlohmann::json stepped = KeptConfig({{"num_hidden_layers", 4}, {"decoder_sparse_step", 2}}, plan);
+  EXPECT_EQ(stepped["mlp_only_layers"], (nlohmann::json{0, 1}));
+  EXPECT_EQ(stepped["decoder_sparse_step"], 1);
 }
 
 }  // namespace
