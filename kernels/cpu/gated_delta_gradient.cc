@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/gated_delta_parts.h"
+#include "kernels/cpu/simd_body.h"
 #include "kernels/matmul.h"
 #include "runtime/parallel.h"
 
@@ -14,30 +15,18 @@ namespace {
 
 constexpr int64_t kSegment = 16;
 
-// y += alpha x.
-void Add(float alpha, const float* x, float* y, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] += alpha * x[i];
-}
-
-float Dot(const float* x, const float* y, int64_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += x[i] * y[i];
-  return sum;
-}
-
 // With u = x / sqrt(|x|^2 + eps): dx += scale (du - u (u . du)) / sqrt(|x|^2 + eps).
-void NormBackward(const float* unit, float inverse, const float* du, float scale, float* dx, int64_t n) {
-  const float along = Dot(unit, du, n), factor = scale * inverse;
+void NormBackward(const SimdBody& body, const float* unit, float inverse, const float* du, float scale, float* dx,
+                  int64_t n) {
+  const float along = body.dot(unit, du, n), factor = scale * inverse;
   for (int64_t i = 0; i < n; ++i) dx[i] += factor * (du[i] - unit[i] * along);
 }
 
 // One head of one sequence, of which the state is (key_dim, value_dim).
 class HeadGradient {
  public:
-  HeadGradient(const GatedDeltaShape& shape, const DeltaInputs& inputs, int64_t head)
-      : shape_(shape), inputs_(inputs), head_(head), keys_(shape.key_dim), values_(shape.value_dim) {
+  HeadGradient(const SimdBody& body, const GatedDeltaShape& shape, const DeltaInputs& inputs, int64_t head)
+      : body_(body), shape_(shape), inputs_(inputs), head_(head), keys_(shape.key_dim), values_(shape.value_dim) {
     speed_ = std::exp(static_cast<double>(Widened(inputs.a_log)[head]));
     dt_bias_ = Widened(inputs.dt_bias)[head];
   }
@@ -95,7 +84,8 @@ class HeadGradient {
 
   void Step(int64_t row, Token& token, const float* before, float* after) const {
     std::vector<float> held(values_, 0.0f);
-    for (int64_t i = 0; i < keys_; ++i) Add(token.k[i] * token.decay, before + i * values_, held.data(), values_);
+    for (int64_t i = 0; i < keys_; ++i)
+      body_.axpy(token.k[i] * token.decay, before + i * values_, held.data(), values_);
     for (int64_t j = 0; j < values_; ++j) token.change[j] = token.beta * (Values(row)[j] - held[j]);
     for (int64_t i = 0; i < keys_; ++i)
       for (int64_t j = 0; j < values_; ++j)
@@ -110,11 +100,11 @@ class HeadGradient {
     const int64_t at = head_ / (shape_.value_heads / shape_.key_heads) * keys_;
     std::vector<float> dq(keys_), dk(keys_), dchange(values_, 0.0f), held(values_, 0.0f);
     for (int64_t i = 0; i < keys_; ++i) {
-      dq[i] = Dot(after + i * values_, dy, values_);
-      Add(token.q[i] * root, dy, dstate_.data() + i * values_, values_);
-      dk[i] = Dot(dstate_.data() + i * values_, token.change.data(), values_);
-      Add(token.k[i], dstate_.data() + i * values_, dchange.data(), values_);
-      Add(token.k[i], before + i * values_, held.data(), values_);
+      dq[i] = body_.dot(after + i * values_, dy, values_);
+      body_.axpy(token.q[i] * root, dy, dstate_.data() + i * values_, values_);
+      dk[i] = body_.dot(dstate_.data() + i * values_, token.change.data(), values_);
+      body_.axpy(token.k[i], dstate_.data() + i * values_, dchange.data(), values_);
+      body_.axpy(token.k[i], before + i * values_, held.data(), values_);
     }
     // change = beta (v - decay held), held = before' k.
     double dbeta = 0, ddecay = 0;
@@ -128,13 +118,13 @@ class HeadGradient {
     }
     for (int64_t i = 0; i < keys_; ++i) {
       float* const d = dstate_.data() + i * values_;
-      ddecay += Dot(d, before + i * values_, values_);
-      dk[i] += Dot(before + i * values_, dheld.data(), values_);
+      ddecay += body_.dot(d, before + i * values_, values_);
+      dk[i] += body_.dot(before + i * values_, dheld.data(), values_);
       for (int64_t j = 0; j < values_; ++j) d[j] = token.decay * d[j] + token.k[i] * dheld[j];
     }
     float* const mixed = gradients.mixed.row(row) + at;
-    NormBackward(token.q.data(), token.inverse_q, dq.data(), root, mixed, keys_);
-    NormBackward(token.k.data(), token.inverse_k, dk.data(), 1, mixed + shape_.keys(), keys_);
+    NormBackward(body_, token.q.data(), token.inverse_q, dq.data(), root, mixed, keys_);
+    NormBackward(body_, token.k.data(), token.inverse_k, dk.data(), 1, mixed + shape_.keys(), keys_);
     gradients.b(row, head_) = static_cast<float>(dbeta * token.beta * (1 - Sigmoid(inputs_.b(row, head_))));
     // decay = exp(-speed softplus(a + dt_bias)), speed = exp(a_log).
     const double input = inputs_.a(row, head_) + dt_bias_, dlog = ddecay * token.decay * -speed_;
@@ -143,6 +133,7 @@ class HeadGradient {
     da_log_ += dlog * Softplus(input);
   }
 
+  const SimdBody& body_;
   const GatedDeltaShape& shape_;
   const DeltaInputs& inputs_;
   const int64_t head_, keys_, values_;
@@ -202,6 +193,7 @@ void GatedDeltaGradient(const Context& context, const GatedDeltaShape& shape, st
   CheckDeltaRows(shape, sequences, dout, shape.values(), "the output's gradient");
   const int64_t heads = shape.value_heads, together = heads / shape.key_heads;
   std::vector<double> da_log(heads * std::ssize(sequences)), ddt_bias(da_log.size());
+  const SimdBody& body = BodyFor(context.isa);
   ParallelFor(context, std::ssize(sequences) * shape.key_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t s = task / shape.key_heads, key_head = task % shape.key_heads;
@@ -212,7 +204,7 @@ void GatedDeltaGradient(const Context& context, const GatedDeltaShape& shape, st
         std::fill_n(row + shape.keys(), shape.key_dim, 0.0f);
       }
       for (int64_t head = key_head * together; head < (key_head + 1) * together; ++head) {
-        HeadGradient of_head(shape, inputs, head);
+        HeadGradient of_head(body, shape, inputs, head);
         of_head.Run(sequence, dout, gradients);
         da_log[s * heads + head] = of_head.da_log();
         ddt_bias[s * heads + head] = of_head.ddt_bias();
