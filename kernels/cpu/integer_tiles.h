@@ -29,10 +29,12 @@ constexpr int64_t kMostFewRows = 16;
 // The operations in plain C++.
 struct EmulatedIntegers {
   using Reg = SixteenInts;
-  // The 16 pairs of a group as 16-bit integers.
+  // The 16 pairs of a group as 16-bit integers, in the order of PreparedGroups.
   static Reg Widen(const GroupBytes& values) {
-    using Words = int16_t __attribute__((vector_size(64)));
-    return (Reg) __builtin_convertvector(values, Words);
+    const WordPair words = SignedWordsOf(values);
+    Reg pairs;
+    std::memcpy(&pairs, &words, sizeof pairs);
+    return pairs;
   }
   static Reg Broadcast(const int16_t* pair) {
     int32_t bits;
@@ -84,14 +86,14 @@ void WidenRows(const std::byte* w, int64_t row_bytes, int64_t rows, int64_t grou
   for (int j = 0; j < kIntegerLanes; ++j) {
     row[j] = w + std::min<int64_t>(j, rows - 1) * row_bytes;
     for (int64_t line = 0; line < groups * Format::kBytes / Format::kGroups; line += kQuantisedLine)
-      __builtin_prefetch(row[j] + kQuantisedAhead + line);
+      __builtin_prefetch(row[j] + kQuantisedAhead + line, 0, kInSecondCache);
     if constexpr (Format::kGroups == 1) {
       for (int64_t group = 0; group < groups; ++group) {
         scales[j][group] = Format::Scale(row[j] + group * Format::kBytes);
         if constexpr (Format::kOffset) offsets[j][group] = Format::Offset(row[j] + group * Format::kBytes);
       }
     } else {
-      Format::template Scales<Lanes512>(row[j], scales[j], offsets[j]);
+      Format::Scales(row[j], scales[j], offsets[j]);
     }
   }
   TransposeScales<kScales>(scales, column, panel.scales);
@@ -103,7 +105,7 @@ void WidenRows(const std::byte* w, int64_t row_bytes, int64_t rows, int64_t grou
       if constexpr (Format::kGroups == 1)
         square[j] = Integers::Widen(Format::Values(row[j] + group * Format::kBytes));
       else
-        square[j] = Integers::Widen(Format::Values(row[j], group));
+        square[j] = Integers::Widen(ValuesOf<Format>(row[j], group));
     }
     Transpose16(square);
     for (int pair = 0; pair < kPairsOfGroup; ++pair) panel.pairs[group * kPairsOfGroup + pair][column] = square[pair];
@@ -133,7 +135,9 @@ void IntegerTile(const PreparedGroups* x, int64_t rows, const IntegerPanel<kHalv
     typename Integers::Reg sum[kRows][kIntegerColumns] = {};
 #pragma GCC unroll 16
     for (int p = 0; p < kPairs; ++p) {
-      const int64_t pair = part * kPairs + p;
+      // The even elements of a half of a group, then the odd ones.
+      const int64_t pair =
+          kHalves == 1 ? part * kPairs + p : part / 2 * kPairsOfGroup + part % 2 * 4 + p / 4 * 8 + p % 4;
       const SixteenInts first = panel.pairs[pair][0], second = panel.pairs[pair][1];
 #pragma GCC unroll 6
       for (int i = 0; i < kRows; ++i) {

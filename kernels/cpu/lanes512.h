@@ -24,24 +24,10 @@ struct Lanes512 : EmulatedLanes512 {
   }
   static Reg Load(const Float16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static Reg FromBytes(const HalfBytes& bytes, int) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes)); }
-  template <int kHalves>
-  static void AddDots(const GroupBytes& values, const int16_t* integers, const float* scales, int at, Reg& sum) {
-    const __m512i products = _mm512_madd_epi16(_mm512_cvtepi8_epi16((__m256i)values), _mm512_loadu_si512(integers));
-    Reg scale;
-    if constexpr (kHalves == 2) {
-      const SixteenInts places = {at,     at,     at,     at,     at,     at,     at,     at,
-                                  at + 1, at + 1, at + 1, at + 1, at + 1, at + 1, at + 1, at + 1};
-      scale = _mm512_permutexvar_ps((__m512i)places, _mm512_load_ps(scales));
-    } else {
-      scale = _mm512_set1_ps(scales[at]);
-    }
-    sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products), scale, sum);
-  }
   static Reg InRegister(Reg r) {
     asm("" : "+v"(r));
     return r;
   }
-  static Reg FirstEight(Reg r) { return _mm512_maskz_mov_ps(0xff, r); }
   static Reg MultiplyAdd(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
   static float Sum(Reg r) { return _mm512_reduce_add_ps(r); }
 };

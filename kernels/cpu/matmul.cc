@@ -227,10 +227,15 @@ void Scale(float factor, MatrixView<float> x) {
     for (int64_t j = 0; j < x.cols; ++j) x(i, j) *= factor;
 }
 
+// The product of few prepared rows of x with quantised blocks.
+IntegerProduct FewRowsProduct(const Context& context) {
+  return context.isa >= Isa::kAvx512BFloat16 ? kAvx512IntegerRows : BodyFor(context.isa).quantised_rows;
+}
+
 // The product with quantised blocks that takes so many prepared rows of x, or null if x is multiplied as it is.
 IntegerProduct IntegerProductFor(const Context& context, int64_t rows) {
   const bool blocked = context.isa >= Isa::kAvx512BFloat16;
-  if (rows <= (blocked ? kFewIntegerRows : kFewQuantisedRows)) return BodyFor(context.isa).quantised_rows;
+  if (rows <= (blocked ? kFewIntegerRows : kFewQuantisedRows)) return FewRowsProduct(context);
   const bool rounded = context.products == Products::kBFloat16 && rows > kMostTiledRows;
   return blocked && !rounded ? kAvx512IntegerProduct : nullptr;
 }
@@ -311,7 +316,7 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
   for (const MatMulItem& item : items) {
     const bool quantised = IsQuantised(item.w->dtype);
     const bool one_by_one =
-        quantised ? IntegerProductFor(context, item.x.rows) == body.quantised_rows : item.x.rows <= kFewRows;
+        quantised ? IntegerProductFor(context, item.x.rows) == FewRowsProduct(context) : item.x.rows <= kFewRows;
     if (!one_by_one) {
       MatMul(context, item.x, *item.w, {}, false, item.y);
       continue;

@@ -9,7 +9,8 @@
 // A product with few rows of x rounds x to 16 bits within each group (PrepareGroups): x = u n, with u the largest
 // absolute value of the group divided by 32767 and n an integer. A group's share of the product is then
 // s u (q . n) + o u (sum of n), whose sums of integers are exact. The error of an element of x is at most 2^-16 of the
-// largest of its group.
+// largest of its group. The even elements of a group stand before the odd ones, since the bytes of a vector become
+// words by a mask and a shift then.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/eight_lanes.h"
 #include "kernels/cpu/simd_body.h"
 
 #if defined(__F16C__) || defined(__SSSE3__)
@@ -26,13 +28,18 @@
 namespace shiftrt {
 namespace {
 
-constexpr int64_t kGroup = 32, kGroupsOfBlock = 8;               // numbers; groups of the formats with blocks of 256
-constexpr int kSixteen = 16;                                     // halves of groups of such a block
-constexpr int64_t kQuantisedAhead = 8192, kQuantisedLine = 64;   // bytes of prefetching: beyond the page
+constexpr int64_t kGroup = 32, kGroupsOfBlock = 8;  // numbers; groups of the formats with blocks of 256
+constexpr int kSixteen = 16;                        // halves of groups of such a block
+// Weights are prefetched into the second-level cache, bytes ahead and in lines: beyond the page, at which the
+// prefetchers of a CPU stop. The first-level cache waits for too few lines at a time: of a thread on Zen 4 it takes
+// 10 GB/s from memory, the second-level cache 20 to 27.
+constexpr int64_t kQuantisedAhead = 8192, kQuantisedLine = 64;
+constexpr int kInSecondCache = 2;                                // of __builtin_prefetch
 using GroupBytes = int8_t __attribute__((vector_size(kGroup)));  // signed
-using GroupPairs = uint16_t __attribute__((vector_size(kGroup)));
-using HalfBytes = int8_t __attribute__((vector_size(kGroup / 2)));
+using GroupPairs = SixteenWords;
+using HalfBytes = SixteenBytes;
 using UnsignedHalf = uint8_t __attribute__((vector_size(kGroup / 2)));
+using FourWords = uint32_t __attribute__((vector_size(kGroup / 2)));
 
 inline float HalfAt(const std::byte* at) {
   Float16 value;
@@ -44,16 +51,8 @@ inline float HalfAt(const std::byte* at) {
 #endif
 }
 
-inline GroupBytes GroupAt(const std::byte* at) {
-  GroupBytes bytes;
-  std::memcpy(&bytes, at, sizeof bytes);
-  return bytes;
-}
-inline HalfBytes HalfGroupAt(const void* at) {
-  HalfBytes bytes;
-  std::memcpy(&bytes, at, sizeof bytes);
-  return bytes;
-}
+inline GroupBytes GroupAt(const std::byte* at) { return LoadAs<GroupBytes>(at); }
+inline HalfBytes HalfGroupAt(const void* at) { return LoadAs<HalfBytes>(at); }
 
 inline GroupBytes Joined(HalfBytes first, HalfBytes second) {
   return __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19,
@@ -77,11 +76,29 @@ constexpr std::array<uint64_t, 256> kFifthBits = [] {
   return table;
 }();
 
-// to[i] = by from[i] for 16 signed bytes.
-template <typename V>
+// to[i] = by from[i] for the first kCount of 16 signed bytes, 8 or 16.
+template <int kCount>
 inline void ScaleBytes(const HalfBytes& from, float by, float* to) {
-#pragma GCC unroll 4
-  for (int i = 0; i < kSixteen / V::kWidth; ++i) V::Store(to + i * V::kWidth, V::FromBytes(from, i) * V::Broadcast(by));
+  const EightFloats first = FloatsOf<0>(from) * by;
+  std::memcpy(to, &first, sizeof first);
+  if constexpr (kCount == kSixteen) {
+    const EightFloats second = FloatsOf<1>(from) * by;
+    std::memcpy(to + 8, &second, sizeof second);
+  }
+}
+
+// The bytes of a group as words: the even ones, and those after each of them.
+struct WordPair {
+  GroupPairs even, odd;
+};
+inline WordPair WordsOf(GroupBytes unsigned_bytes) {
+  const auto pairs = (GroupPairs)unsigned_bytes;
+  return {pairs & 255, pairs >> 8};
+}
+inline WordPair SignedWordsOf(GroupBytes bytes) {
+  using SignedWords = int16_t __attribute__((vector_size(kGroup)));
+  const auto pairs = (SignedWords)bytes;
+  return {(GroupPairs)(pairs << 8 >> 8), (GroupPairs)(pairs >> 8)};
 }
 
 // Formats with blocks of one group.
@@ -115,10 +132,10 @@ struct NibbleBlock {
   static float Scale(const std::byte* block) { return HalfAt(block); }
   static float Offset(const std::byte* block) { return HalfAt(block + 2); }
   static GroupBytes Values(const std::byte* block) {
-    UnsignedHalf nibbles;
-    std::memcpy(&nibbles, block + kScales + kHigh, sizeof nibbles);
-    const HalfBytes low = (HalfBytes)(nibbles & 15), high = (HalfBytes)(nibbles >> 4);
-    GroupBytes values = Joined(low, high);
+    const HalfBytes nibbles = HalfGroupAt(block + kScales + kHigh);
+    using EightWords = uint32_t __attribute__((vector_size(kGroup)));
+    const EightWords shifted = (EightWords)Joined(nibbles, nibbles) >> EightWords{0, 0, 0, 0, 4, 4, 4, 4};
+    GroupBytes values = (GroupBytes)shifted & static_cast<int8_t>(15);
     if constexpr (kFive) values |= FifthBits(block + kScales);
     return kMinimum ? values : values - static_cast<int8_t>(kFive ? 16 : 8);
   }
@@ -178,63 +195,65 @@ struct MxFp4Block {
 
 // Formats with blocks of eight groups. Scales() writes the scales of the groups, or of their halves if kHalves is 2,
 // and the offsets of as many to `offsets` if the format has them. A call of it would cost a third of a product of four
-// rows.
+// rows. Numbers() are the bytes of a group before kZero is subtracted, which none exceeds twice; they are signed if
+// kSigned. Words(), where a format has it, are the same, times 1 / kFactors.
 
-struct Q2KBlock {
-  static constexpr int64_t kGroups = kGroupsOfBlock, kBytes = 84;
+// Of formats without these.
+struct PlainBlock {
+  static constexpr int64_t kGroups = kGroupsOfBlock;
+  static constexpr bool kOffset = false, kSigned = false;
+  static constexpr int8_t kZero = 0;
+};
+
+struct Q2KBlock : PlainBlock {
+  static constexpr int64_t kBytes = 84;
   static constexpr int kHalves = 2;
   static constexpr bool kOffset = true;
-  template <typename V>
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float* offsets) {
     const UnsignedHalf bytes = (UnsignedHalf)HalfGroupAt(block);
-    ScaleBytes<V>((HalfBytes)(bytes & 15), HalfAt(block + 80), scales);
-    ScaleBytes<V>((HalfBytes)(bytes >> 4), -HalfAt(block + 82), offsets);
+    ScaleBytes<kSixteen>((HalfBytes)(bytes & 15), HalfAt(block + 80), scales);
+    ScaleBytes<kSixteen>((HalfBytes)(bytes >> 4), -HalfAt(block + 82), offsets);
   }
-  static GroupBytes Values(const std::byte* block, int64_t group) {
+  static GroupBytes Numbers(const std::byte* block, int64_t group) {
     return BitsOf<3>(GroupAt(block + 16 + group / 4 * 32), static_cast<int>(group % 4 * 2));
   }
 };
 
-struct Q3KBlock {
-  static constexpr int64_t kGroups = kGroupsOfBlock, kBytes = 110;
+struct Q3KBlock : PlainBlock {
+  static constexpr int64_t kBytes = 110;
   static constexpr int kHalves = 2;
-  static constexpr bool kOffset = false;
-  template <typename V>
+  static constexpr int8_t kZero = 4;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
     uint32_t words[3];
     std::memcpy(words, block + 96, sizeof words);
-    using FourWords = uint32_t __attribute__((vector_size(16)));
     const FourWords low = {words[0], words[1], words[0] >> 4, words[1] >> 4};
     const FourWords high = {words[2], words[2] >> 2, words[2] >> 4, words[2] >> 6};
     const FourWords joined = (low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4;
-    ScaleBytes<V>((HalfBytes)joined - static_cast<int8_t>(32), HalfAt(block + 108), scales);
+    ScaleBytes<kSixteen>((HalfBytes)joined - static_cast<int8_t>(32), HalfAt(block + 108), scales);
   }
-  static GroupBytes Values(const std::byte* block, int64_t group) {
+  static GroupBytes Numbers(const std::byte* block, int64_t group) {
     const GroupBytes twos = BitsOf<3>(GroupAt(block + 32 + group / 4 * 32), static_cast<int>(group % 4 * 2));
-    return (twos | Raised(BitsOf<1>(GroupAt(block), static_cast<int>(group)), 2)) - static_cast<int8_t>(4);
+    return twos | Raised(BitsOf<1>(GroupAt(block), static_cast<int>(group)), 2);
   }
 };
 
 template <bool kFive>
-struct Q4KOrQ5KBlock {
-  static constexpr int64_t kGroups = kGroupsOfBlock, kBytes = kFive ? 176 : 144;
+struct Q4KOrQ5KBlock : PlainBlock {
+  static constexpr int64_t kBytes = kFive ? 176 : 144;
   static constexpr int kHalves = 1;
   static constexpr bool kOffset = true;
-  // Eight scales and eight minimums of six bits each, in 12 bytes. scales[8] to scales[15] are not used.
-  template <typename V>
+  // Eight scales and eight minimums of six bits each, in 12 bytes after the two numbers that multiply them.
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float* offsets) {
-    uint32_t words[3];
-    std::memcpy(words, block + 4, sizeof words);
-    using FourWords = uint32_t __attribute__((vector_size(16)));
-    const FourWords low = {words[0] & 0x3f3f3f3fu, words[2] & 0x0f0f0f0fu, words[1] & 0x3f3f3f3fu,
-                           words[2] >> 4 & 0x0f0f0f0fu};
-    const FourWords high = {0, words[0] >> 2 & 0x30303030u, 0, words[1] >> 2 & 0x30303030u};
-    const auto bytes = (HalfBytes)(low | high);
-    ScaleBytes<V>(bytes, HalfAt(block), scales);
-    ScaleBytes<V>(__builtin_shufflevector(bytes, bytes, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7),
+    const auto words = LoadAs<FourWords>(block);
+    const FourWords low = __builtin_shufflevector(words, words, 1, 3, 2, 3) >> FourWords{0, 0, 0, 4};
+    const FourWords high = __builtin_shufflevector(words, words, 1, 1, 1, 2) >> 2;
+    const auto bytes = (HalfBytes)((low & FourWords{0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f}) |
+                                   (high & FourWords{0, 0x30303030, 0, 0x30303030}));
+    ScaleBytes<8>(bytes, HalfAt(block), scales);
+    ScaleBytes<8>(__builtin_shufflevector(bytes, bytes, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7),
                   -HalfAt(block + 2), offsets);
   }
-  static GroupBytes Values(const std::byte* block, int64_t group) {
+  static GroupBytes Numbers(const std::byte* block, int64_t group) {
     const GroupBytes nibbles =
         BitsOf<15>(GroupAt(block + (kFive ? 48 : 16) + group / 2 * 32), static_cast<int>(group % 2 * 4));
     if constexpr (!kFive) return nibbles;
@@ -242,27 +261,39 @@ struct Q4KOrQ5KBlock {
   }
 };
 
-struct Q6KBlock {
-  static constexpr int64_t kGroups = kGroupsOfBlock, kBytes = 210;
-  static constexpr int kHalves = 2;
-  static constexpr bool kOffset = false;
-  template <typename V>
-  [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
-    ScaleBytes<V>(HalfGroupAt(block + 192), HalfAt(block + 208), scales);
+struct Q4KBlock : Q4KOrQ5KBlock<false> {
+  // The upper nibble stays where it is.
+  static constexpr EightFloats kFactors = {1, 1.0f / 16, 1, 1.0f / 16, 1, 1.0f / 16, 1, 1.0f / 16};
+  static WordPair Words(const std::byte* block, int64_t group) {
+    const auto pairs = (GroupPairs)GroupAt(block + 16 + group / 2 * 32);
+    const uint16_t mask = group % 2 == 0 ? 0x0f : 0xf0;
+    return {pairs & mask, pairs >> 8 & mask};
   }
-  static GroupBytes Values(const std::byte* block, int64_t group) {
+};
+using Q5KBlock = Q4KOrQ5KBlock<true>;
+
+struct Q6KBlock : PlainBlock {
+  static constexpr int64_t kBytes = 210;
+  static constexpr int kHalves = 2;
+  static constexpr int8_t kZero = 32;
+  [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
+    ScaleBytes<kSixteen>(HalfGroupAt(block + 192), HalfAt(block + 208), scales);
+  }
+  static GroupBytes Numbers(const std::byte* block, int64_t group) {
     const GroupBytes low =
         BitsOf<15>(GroupAt(block + group / 4 * 64 + group % 2 * 32), static_cast<int>(group % 4 / 2 * 4));
-    const GroupBytes high = BitsOf<3>(GroupAt(block + 128 + group / 4 * 32), static_cast<int>(group % 4 * 2));
-    return (low | Raised(high, 4)) - static_cast<int8_t>(32);
+    // Two bits of each byte at places 4 and 5.
+    const auto pairs = (GroupPairs)GroupAt(block + 128 + group / 4 * 32);
+    const int place = static_cast<int>(group % 4 * 2);
+    const GroupPairs high = place < 4 ? pairs << (4 - place) : pairs >> (place - 4);
+    return low | ((GroupBytes)high & static_cast<int8_t>(0x30));
   }
 };
 
-struct Iq4XsBlock {
-  static constexpr int64_t kGroups = kGroupsOfBlock, kBytes = 136;
+struct Iq4XsBlock : PlainBlock {
+  static constexpr int64_t kBytes = 136;
   static constexpr int kHalves = 1;
-  static constexpr bool kOffset = false;
-  template <typename V>
+  static constexpr bool kSigned = true;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
     uint16_t highs;
     uint32_t lows;
@@ -277,12 +308,18 @@ struct Iq4XsBlock {
     pairs = (pairs | pairs << 6) & 0x0303030303030303u;
     using TwoWords = uint64_t __attribute__((vector_size(16)));
     const HalfBytes bytes = (HalfBytes)(TwoWords{nibbles | pairs << 4, 0}) - static_cast<int8_t>(32);
-    ScaleBytes<V>(bytes, HalfAt(block), scales);
+    ScaleBytes<8>(bytes, HalfAt(block), scales);
   }
-  static GroupBytes Values(const std::byte* block, int64_t group) {
+  static GroupBytes Numbers(const std::byte* block, int64_t group) {
     return UnevenValues(kUnevenValues, block + 8 + group * 16);
   }
 };
+
+// The signed bytes of a group of a block of several.
+template <typename Format>
+inline GroupBytes ValuesOf(const std::byte* block, int64_t group) {
+  return Format::Numbers(block, group) - Format::kZero;
+}
 
 // Calls visit.template operator()<Format>() for a quantised type.
 template <typename Visit>
@@ -295,8 +332,8 @@ void WithFormat(DType dtype, const Visit& visit) {
     case DType::kQ8_0: return visit.template operator()<Q8Block>();
     case DType::kQ2_K: return visit.template operator()<Q2KBlock>();
     case DType::kQ3_K: return visit.template operator()<Q3KBlock>();
-    case DType::kQ4_K: return visit.template operator()<Q4KOrQ5KBlock<false>>();
-    case DType::kQ5_K: return visit.template operator()<Q4KOrQ5KBlock<true>>();
+    case DType::kQ4_K: return visit.template operator()<Q4KBlock>();
+    case DType::kQ5_K: return visit.template operator()<Q5KBlock>();
     case DType::kQ6_K: return visit.template operator()<Q6KBlock>();
     case DType::kIQ4_NL: return visit.template operator()<Iq4NlBlock>();
     case DType::kIQ4_XS: return visit.template operator()<Iq4XsBlock>();
@@ -336,10 +373,10 @@ void Dequantise(const std::byte* row, DType dtype, int64_t first, int64_t count,
         const std::byte* const block = row + group / Format::kGroups * Format::kBytes;
         const int64_t stop = std::min(end, (group / Format::kGroups + 1) * Format::kGroups);
         alignas(64) float scales[kSixteen], offsets[kSixteen] = {};
-        Format::template Scales<V>(block, scales, offsets);
+        Format::Scales(block, scales, offsets);
         for (; group < stop; ++group, out += kGroup) {
           const int64_t at = group % Format::kGroups * Format::kHalves, second = at + Format::kHalves - 1;
-          WidenGroup<V>(Format::Values(block, group % Format::kGroups), scales[at], scales[second], offsets[at],
+          WidenGroup<V>(ValuesOf<Format>(block, group % Format::kGroups), scales[at], scales[second], offsets[at],
                         offsets[second], out);
         }
       }
@@ -349,7 +386,7 @@ void Dequantise(const std::byte* row, DType dtype, int64_t first, int64_t count,
 
 // A row of x, rounded. Blocks of 256 numbers find what belongs to their groups and halves of groups side by side.
 struct PreparedGroups {
-  int16_t* integers;  // (k)
+  int16_t* integers;  // (k); those of a group with even places, then the others
   float* units;       // (k / 32), u
   float* sums;        // (k / 32), u times the sum of the integers
   float* half_units;  // (k / 16), u once for each half
@@ -401,7 +438,10 @@ void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
     }
     for (int i = 0; i < kGroup / 2; ++i) halves[0] += integers[i];
     for (int i = kGroup / 2; i < kGroup; ++i) halves[1] += integers[i];
-    for (int i = 0; i < kGroup; ++i) out.integers[group * kGroup + i] = static_cast<int16_t>(integers[i]);
+    for (int i = 0; i < kGroup / 2; ++i) {
+      out.integers[group * kGroup + i] = static_cast<int16_t>(integers[2 * i]);
+      out.integers[group * kGroup + kGroup / 2 + i] = static_cast<int16_t>(integers[2 * i + 1]);
+    }
     out.units[group] = unit;
     out.sums[group] = unit * static_cast<float>(halves[0] + halves[1]);
     for (int half = 0; half < 2; ++half) {
@@ -411,75 +451,106 @@ void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
   }
 }
 
-// Dot products of one row of blocks with M prepared rows of x.
-template <typename V, typename Format, int M>
-inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, const std::byte* w, int64_t k,
-                          float* out) {
-  constexpr int kSums = 2;  // which hide the latency of the additions
-  typename V::Reg sum[M][kSums];
-  float offset[M] = {};
-  typename V::Reg offsets_sum[M];
-  for (int i = 0; i < M; ++i) {
-    offsets_sum[i] = V::Zero();
-    for (int s = 0; s < kSums; ++s) sum[i][s] = V::Zero();
-  }
-  const auto row = [&](int i) { return PreparedGroups(const_cast<std::byte*>(prepared) + i * prepared_bytes, k); };
+// In each lane four products of the words of a group with integers of a row of x. If the words are at most 480, as all
+// formats' are, the sum fits.
+inline EightInts GroupProducts(const WordPair& words, const int16_t* integers) {
+  return AddPairProducts(PairProducts(words.even, LoadAs<GroupPairs>(integers)), words.odd,
+                         LoadAs<GroupPairs>(integers + kGroup / 2));
+}
+
+// Dot products of R rows of blocks, row_bytes apart, with M prepared rows of x. R rows together load x once.
+template <typename Format, int R, int M>
+inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, const std::byte* w, int64_t row_bytes,
+                          int64_t k, float (&out)[R][M]) {
+  EightFloats sum[R][M][2] = {};  // two, which hide the latency of the additions
+  const auto x_of = [&](int i) { return PreparedGroups(const_cast<std::byte*>(prepared) + i * prepared_bytes, k); };
+  const auto add = [&](EightFloats & to, const WordPair& words, const int16_t* integers, EightFloats by)
+      __attribute__((always_inline)) {
+    to = MultiplyAdd(__builtin_convertvector(GroupProducts(words, integers), EightFloats), by, to);
+  };
   if constexpr (Format::kGroups == 1) {
+    float offset[R][M] = {};
     const int64_t groups = k / kGroup;
-    const auto add = [&](int64_t group, int which) __attribute__((always_inline)) {
-      const std::byte* const block = w + group * Format::kBytes;
-      const GroupBytes values = Format::Values(block);
-      const float scale = Format::Scale(block);
+    constexpr int64_t kTogether = 2;
+    for (int64_t first = 0; first < groups; first += kTogether) {
+      for (int r = 0; r < R; ++r)
+        for (int64_t line = 0; line < kTogether * Format::kBytes; line += kQuantisedLine)
+          __builtin_prefetch(w + r * row_bytes + first * Format::kBytes + kQuantisedAhead + line, 0, kInSecondCache);
+#pragma GCC unroll 2
+      for (int which = 0; which < kTogether; ++which) {
+        const int64_t group = first + which;
+        if (group == groups) break;
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+          const std::byte* const block = w + r * row_bytes + group * Format::kBytes;
+          const WordPair words = SignedWordsOf(Format::Values(block));
+          const float scale = Format::Scale(block);
 #pragma GCC unroll 4
-      for (int i = 0; i < M; ++i) {
-        const PreparedGroups x = row(i);
-        const float by = scale * x.units[group];
-        V::template AddDots<1>(values, x.integers + group * kGroup, &by, 0, sum[i][which]);
-        if constexpr (Format::kOffset) offset[i] += Format::Offset(block) * x.sums[group];
-      }
-    };
-    int64_t group = 0;
-    for (; group + kSums <= groups; group += kSums) {
-      for (int64_t line = 0; line < kSums * Format::kBytes; line += kQuantisedLine)
-        __builtin_prefetch(w + group * Format::kBytes + kQuantisedAhead + line);
-#pragma GCC unroll 4
-      for (int s = 0; s < kSums; ++s) add(group + s, s);
-    }
-    for (; group < groups; ++group) add(group, 0);
-  } else {
-    for (int64_t block = 0; block < k / (kGroup * kGroupsOfBlock); ++block, w += Format::kBytes) {
-      for (int64_t line = 0; line < Format::kBytes; line += kQuantisedLine)
-        __builtin_prefetch(w + kQuantisedAhead + line);
-      alignas(64) float scales[kSixteen], offsets[kSixteen], by[M][kSixteen];
-      Format::template Scales<V>(w, scales, offsets);
-      constexpr int kCount = static_cast<int>(kGroupsOfBlock) * Format::kHalves;
-      for (int i = 0; i < M; ++i) {
-        const PreparedGroups x = row(i);
-        const float* const units = (Format::kHalves == 2 ? x.half_units : x.units) + block * kCount;
-        const float* const sums = (Format::kHalves == 2 ? x.half_sums : x.sums) + block * kCount;
-#pragma GCC unroll 4
-        for (int at = 0; at < kCount; at += V::kWidth) {
-          V::Store(by[i] + at, V::Load(scales + at) * V::Load(units + at));
-          if constexpr (Format::kOffset) {
-            const typename V::Reg products = V::Load(offsets + at) * V::Load(sums + at);
-            offsets_sum[i] = V::Add(offsets_sum[i], kCount < V::kWidth ? V::FirstEight(products) : products);
+          for (int i = 0; i < M; ++i) {
+            const PreparedGroups x = x_of(i);
+            add(sum[r][i][which], words, x.integers + group * kGroup, Eight(scale * x.units[group]));
+            if constexpr (Format::kOffset) offset[r][i] += Format::Offset(block) * x.sums[group];
           }
         }
       }
+    }
+    for (int r = 0; r < R; ++r)
+      for (int i = 0; i < M; ++i) out[r][i] = Sum(sum[r][i][0] + sum[r][i][1]) + offset[r][i];
+  } else {
+    EightFloats offset[R][M] = {};
+    constexpr int kCount = static_cast<int>(kGroupsOfBlock) * Format::kHalves;
+    for (int64_t block = 0; block < k / (kGroup * kGroupsOfBlock); ++block, w += Format::kBytes) {
+      alignas(32) float by[R][M][kCount];
+      for (int r = 0; r < R; ++r) {
+        const std::byte* const at_row = w + r * row_bytes;
+        for (int64_t line = 0; line < Format::kBytes; line += kQuantisedLine)
+          __builtin_prefetch(at_row + kQuantisedAhead + line, 0, kInSecondCache);
+        alignas(32) float scales[kCount], offsets[kCount];
+        Format::Scales(at_row, scales, offsets);
+#pragma GCC unroll 2
+        for (int at = 0; at < kCount; at += 8) {
+          EightFloats scale = LoadAs<EightFloats>(scales + at), shift{};
+          if constexpr (Format::kOffset)
+            shift = LoadAs<EightFloats>(offsets + at);
+          else if constexpr (Format::kZero != 0)
+            shift = scale * static_cast<float>(-Format::kZero);
+          if constexpr (requires { Format::kFactors; }) scale *= Format::kFactors;
+#pragma GCC unroll 4
+          for (int i = 0; i < M; ++i) {
+            const PreparedGroups x = x_of(i);
+            const float* const units = (Format::kHalves == 2 ? x.half_units : x.units) + block * kCount + at;
+            const float* const sums = (Format::kHalves == 2 ? x.half_sums : x.sums) + block * kCount + at;
+            const EightFloats product = scale * LoadAs<EightFloats>(units);
+            std::memcpy(by[r][i] + at, &product, sizeof product);
+            if constexpr (Format::kOffset || Format::kZero != 0)
+              offset[r][i] = MultiplyAdd(shift, LoadAs<EightFloats>(sums), offset[r][i]);
+          }
+        }
+      }
+      // The scales are read from memory, since a load that broadcasts takes none of the units that the products need.
+      asm("" : "+m"(by));
 #pragma GCC unroll 8
       for (int group = 0; group < kGroupsOfBlock; ++group) {
-        const GroupBytes values = Format::Values(w, group);
         const int at = group * Format::kHalves;
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) {
+          const std::byte* const at_row = w + r * row_bytes;
+          WordPair words;
+          if constexpr (requires { Format::kFactors; })
+            words = Format::Words(at_row, group);
+          else if constexpr (Format::kSigned)
+            words = SignedWordsOf(Format::Numbers(at_row, group));
+          else
+            words = WordsOf(Format::Numbers(at_row, group));
 #pragma GCC unroll 4
-        for (int i = 0; i < M; ++i)
-          V::template AddDots<Format::kHalves>(values, row(i).integers + (block * kGroupsOfBlock + group) * kGroup,
-                                               by[i], at, sum[i][group % kSums]);
+          for (int i = 0; i < M; ++i)
+            add(sum[r][i][group % 2], words, x_of(i).integers + (block * kGroupsOfBlock + group) * kGroup,
+                Format::kHalves == 2 ? Eight(by[r][i][at], by[r][i][at + 1]) : Eight(by[r][i][at]));
+        }
       }
     }
-  }
-  for (int i = 0; i < M; ++i) {
-    for (int s = 0; s < kSums; ++s) offsets_sum[i] = V::Add(offsets_sum[i], sum[i][s]);
-    out[i] = V::Sum(offsets_sum[i]) + offset[i];
+    for (int r = 0; r < R; ++r)
+      for (int i = 0; i < M; ++i) out[r][i] = Sum(sum[r][i][0] + sum[r][i][1] + offset[r][i]);
   }
 }
 

@@ -65,7 +65,7 @@ void QuantisedTiles(const float* x, int64_t x_stride, int64_t m, const void* w, 
       for (int64_t j = 0; j < cols; ++j) {
         const std::byte* const row = blocks + (first + j) * row_bytes;
         for (int64_t line = BytesOf(dtype, at); line < BytesOf(dtype, at + count); line += kQuantisedLine)
-          __builtin_prefetch(row + kQuantisedAhead + line);
+          __builtin_prefetch(row + kQuantisedAhead + line, 0, kInSecondCache);
         Dequantise<V>(row, dtype, at, count, wide + j * kDotDepth);
       }
       for (int64_t i = 0; i < m; i += kRows) {

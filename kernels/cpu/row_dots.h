@@ -43,7 +43,7 @@ void RowDots(const float* x, int64_t x_stride, const T* w, int64_t k, float* out
   for (; at + kUnroll * V::kWidth <= k; at += kUnroll * V::kWidth) {
     constexpr int64_t kStepBytes = kUnroll * V::kWidth * static_cast<int64_t>(sizeof(T));
     for (int64_t line = 0; line < kStepBytes; line += kCacheLine)
-      __builtin_prefetch(reinterpret_cast<const char*>(w + at) + kPrefetchBytes + line);
+      __builtin_prefetch(reinterpret_cast<const char*>(w + at) + kPrefetchBytes + line, 0, kInSecondCache);
 #pragma GCC unroll 8
     for (int u = 0; u < kUnroll; ++u) {
       const typename V::Reg weight = V::Load(w + at + u * V::kWidth);
@@ -60,17 +60,12 @@ void RowDots(const float* x, int64_t x_stride, const T* w, int64_t k, float* out
   }
 }
 
-// y[i][j] for all rows j, from dots(j, products), which computes the M products of row j of the weights.
-template <int M, typename Dots>
-void RowsOf(const Dots& dots_of, int64_t begin, int64_t end, const float* bias, bool accumulate, float* y,
-            int64_t y_stride) {
-  for (int64_t j = begin; j < end; ++j) {
-    float dots[M];
-    dots_of(j, dots);
-    for (int i = 0; i < M; ++i) {
-      float* out = y + i * y_stride + j;
-      *out = (accumulate ? *out : 0.0f) + dots[i] + (bias != nullptr ? bias[j] : 0.0f);
-    }
+// Writes the products of row j of the weights with M rows of x where SimdBody::rows says.
+template <int M>
+void StoreDots(const float (&dots)[M], int64_t j, const float* bias, bool accumulate, float* y, int64_t y_stride) {
+  for (int i = 0; i < M; ++i) {
+    float* out = y + i * y_stride + j;
+    *out = (accumulate ? *out : 0.0f) + dots[i] + (bias != nullptr ? bias[j] : 0.0f);
   }
 }
 
@@ -85,9 +80,8 @@ void WithRowCount(int64_t m, const Visit& visit) {
   }
 }
 
-template <typename V>
-void QuantisedRows(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
-                   int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
+inline void QuantisedRows(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
+                          int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
   const auto* const blocks = static_cast<const std::byte*>(w);
   const int64_t row_bytes = BytesOf(dtype, k), prepared_bytes = PreparedBytes(k);
   // Some rows of weights, which stay in the first-level cache, meet all rows of x, four at a time.
@@ -96,12 +90,16 @@ void QuantisedRows(const std::byte* prepared, int64_t m, const void* w, DType dt
     for (int64_t row = 0; row < m; row += 4) {
       WithRowCount(m - row, [&]<int M>(std::integral_constant<int, M>) {
         WithFormat(dtype, [&]<typename Format>() {
-          RowsOf<M>(
-              [&](int64_t j, float* dots) {
-                QuantisedDots<V, Format, M>(prepared + row * prepared_bytes, prepared_bytes, blocks + j * row_bytes, k,
-                                            dots);
-              },
-              first, stop, bias, accumulate, y + row * y_stride, y_stride);
+          const auto some = [&]<int R>(std::integral_constant<int, R>, int64_t j) {
+            float dots[R][M];
+            QuantisedDots<Format>(prepared + row * prepared_bytes, prepared_bytes, blocks + j * row_bytes, row_bytes, k,
+                                  dots);
+            for (int r = 0; r < R; ++r) StoreDots(dots[r], j + r, bias, accumulate, y + row * y_stride, y_stride);
+          };
+          constexpr int kPair = M == 1 ? 2 : 1;
+          int64_t j = first;
+          for (; j + kPair <= stop; j += kPair) some(std::integral_constant<int, kPair>(), j);
+          if (j < stop) some(std::integral_constant<int, 1>(), j);
         });
       });
     }
@@ -113,8 +111,11 @@ void Rows(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtyp
           int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
   WithRowCount(m, [&]<int M>(std::integral_constant<int, M>) {
     WithElements(w, dtype, [&]<typename T>(const T* elements) {
-      RowsOf<M>([&](int64_t j, float* dots) { RowDots<V, T, M>(x, x_stride, elements + j * k, k, dots); }, begin, end,
-                bias, accumulate, y, y_stride);
+      for (int64_t j = begin; j < end; ++j) {
+        float dots[M];
+        RowDots<V, T, M>(x, x_stride, elements + j * k, k, dots);
+        StoreDots(dots, j, bias, accumulate, y, y_stride);
+      }
     });
   });
 }

@@ -29,22 +29,6 @@ struct Avx2 {
     const auto half = (__m128i)bytes;
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(part == 0 ? half : _mm_srli_si128(half, 8)));
   }
-  // sum += the products of the halves of a group with 32 integers, times their scales: scales[at]
-  // for both or, if kHalves is 2, scales[at] and scales[at + 1] of 16 that are 64-byte aligned.
-  template <int kHalves>
-  static void AddDots(const GroupBytes& values, const int16_t* integers, const float* scales, int at, Reg& sum) {
-    const auto bytes = (__m256i)values;
-    const auto load = [&](int i) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(integers) + i); };
-    const __m256i low = _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(bytes)), load(0));
-    const __m256i high = _mm256_madd_epi16(_mm256_cvtepi8_epi16(_mm256_extracti128_si256(bytes, 1)), load(1));
-    if constexpr (kHalves == 1) {  // 128 * 32767 * 4 has a place in 32 bits
-      sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(low, high)), _mm256_set1_ps(scales[at]), sum);
-    } else {
-      sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low), _mm256_set1_ps(scales[at]), sum);
-      sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), _mm256_set1_ps(scales[at + 1]), sum);
-    }
-  }
-  static Reg FirstEight(Reg r) { return r; }
   static Reg InRegister(Reg r) {
     asm("" : "+x"(r));
     return r;

@@ -22,7 +22,6 @@ using Pairs = EmulatedPairs;
 
 #if defined(__AVX512VNNI__)
 struct Integers : EmulatedIntegers {
-  static Reg Widen(const GroupBytes& values) { return (Reg)_mm512_cvtepi8_epi16((__m256i)values); }
   static Reg MultiplyAdd(Reg a, Reg b, Reg sum) {
     return (Reg)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
   }
@@ -33,6 +32,7 @@ using Integers = EmulatedIntegers;
 
 }  // namespace
 
+extern const IntegerProduct kAvx512IntegerRows = &QuantisedRows;
 extern const IntegerProduct kAvx512IntegerProduct = &IntegerTiles<Integers>;
 extern const BlockProduct kAvx512RoundedProduct = MakePairProduct<Pairs>();
 }  // namespace shiftrt

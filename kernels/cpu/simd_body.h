@@ -151,7 +151,8 @@ extern const BlockProduct kAmxFloat16Product;
 // of that operand meets many rows.
 extern const BlockProduct kAmxFloat32Product;
 
-// SimdBody::quantised_rows as a blocked product.
+// SimdBody::quantised_rows with the instructions of AVX512-VNNI, and as a blocked product.
+extern const IntegerProduct kAvx512IntegerRows;
 extern const IntegerProduct kAvx512IntegerProduct;
 
 // Products of operands that are rounded to bfloat16, for a right operand of any stored type.

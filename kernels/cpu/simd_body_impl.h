@@ -479,7 +479,7 @@ constexpr SimdBody MakeBody() {
           .rows = &Rows<V>,
           .prepared_bytes = &PreparedBytes,
           .prepare = &PrepareGroups<V>,
-          .quantised_rows = &QuantisedRows<V>,
+          .quantised_rows = &QuantisedRows,
           .quantised_tiles = &QuantisedTiles<V>,
           .dequantise = &Dequantise<V>,
           .tile = &Tile<V>,

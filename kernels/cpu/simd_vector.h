@@ -44,21 +44,6 @@ struct VectorLanes {
     for (int i = 0; i < kWidth; ++i) r[i] = static_cast<float>(bytes[part * kWidth + i]);
     return r;
   }
-  // sum += the products of the halves of a group with 32 integers, times their scales: scales[at]
-  // for both or, if kHalves is 2, scales[at] and scales[at + 1] of 16 that are 64-byte aligned.
-  template <int kHalves>
-  static void AddDots(const GroupBytes& values, const int16_t* integers, const float* scales, int at, Reg& sum) {
-    Int products[2] = {};
-    for (int half = 0; half < 2; ++half)
-      for (int i = 0; i < 16; ++i) products[half][i % kWidth] += values[half * 16 + i] * integers[half * 16 + i];
-    sum += __builtin_convertvector(products[0], Reg) * scales[at] +
-           __builtin_convertvector(products[1], Reg) * scales[at + kHalves - 1];
-  }
-  // Zero from lane 8 on.
-  static Reg FirstEight(Reg r) {
-    for (int i = 8; i < kWidth; ++i) r[i] = 0;
-    return r;
-  }
   // The same, kept in a register: the compiler may load an operand anew for each instruction that takes one from
   // memory.
   static Reg InRegister(Reg r) { return r; }
