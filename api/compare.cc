@@ -6,6 +6,7 @@
 #include "api/chat.h"
 #include "api/impl.h"
 #include "engine/generate.h"
+#include "engine/score.h"
 #include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "runtime/median.h"
@@ -87,9 +88,9 @@ std::vector<double> Perplexities(const Comparing& with, std::span<const ModelVar
   const std::shared_ptr<const Weights>& weights = variants.front().model.impl().model.weights;
   std::vector<DepthPlan> plans;
   for (const ModelVariant& variant : variants) plans.push_back(variant.model.impl().model.plan);
-  Trunk trunk(with.context, weights, std::move(plans));
+  PlanTree tree(with.context, weights, plans);
   const int64_t window = ProtocolWindow(with.settings.protocol, weights->config);
-  for (const TextPerplexity& result : WindowedPerplexities(trunk, with.heldout.tokens, window, with.progress))
+  for (const TextPerplexity& result : WindowedPerplexities(tree, with.heldout.tokens, window, with.progress))
     perplexities.push_back(result.perplexity);
   return perplexities;
 }

@@ -28,10 +28,10 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
       ReadHeldOutText(model, text, settings.tokens > 0 ? std::max(settings.tokens, window) : settings.tokens);
   const Context context = MakeContext(resources);
   const auto turn = context.TakeTurn();
-  Decoder decoder(context, inner.weights, inner.plan);
+  PlanTree plan(context, inner.weights, {inner.plan});
   ProgressOf reports(progress);
   const auto start = std::chrono::steady_clock::now();
-  TextPerplexity measured = WindowedPerplexity(decoder, read.tokens, window, reports);
+  TextPerplexity measured = WindowedPerplexities(plan, read.tokens, window, reports).front();
   measured.seconds = SecondsSince(start);
   measured.tokens = std::ssize(read.tokens);
   measured.all = read.all;

@@ -116,8 +116,8 @@ SweepResult Sweep(const LanguageModel& model, const SweepAxes& axes, const Sweep
     return set;
   };
   source.measure = [&](const DepthPlan& plan) {
-    Decoder decoder(context, original.weights, plan);
-    Quality quality{WindowedPerplexity(decoder, settings.heldout.tokens, window, progress).perplexity};
+    PlanTree measured(context, original.weights, {plan});
+    Quality quality{WindowedPerplexities(measured, settings.heldout.tokens, window, progress).front().perplexity};
     if (suites.empty()) return quality;
     const SuiteMean accuracy = MeanAccuracy({context, original, progress}, plan, settings.suites.impl().bos, suites);
     quality.accuracy = accuracy.value;

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/rates.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 
 #include "bench/probe.h"
 #include "kernels/matmul.h"
-#include "runtime/host_memory.h"
-#include "runtime/linalg/solver.h"
 #include "runtime/random.h"
 #include "runtime/stopwatch.h"
-#include "shift/fit/ridge.h"
 #include "shift/sums/statistics.h"
 
 namespace shiftrt {
@@ -69,34 +64,13 @@ double SumsRate(const Context& context, int64_t hidden) {
                   [&] { sums.Add(context, h.view(), delta.view()); });
 }
 
-double FitsRate(const Context& context, int64_t n) {
-  Random random(3);
-  Matrix<double> a(n, n);
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j <= i; ++j) a(i, j) = a(j, i) = random.Uniform();
-  const auto solver = linalg::MakeHostSolver(context);
-  return BestRate(EigenFlops(n), [&] {
-    const linalg::ArrayPtr copy = solver->Copied(*solver->Reading(a.view()));
-    solver->Eigen(*copy);
-  });
-}
-
 }  // namespace
 
-Hardware MeasureThisMachine(const Context& context, const ModelConfig& config) {
+Rates MeasureRates(const Context& context, const ModelConfig& config, DType weights) {
   const int64_t inputs = std::min<int64_t>(config.hidden, 2048), outputs = std::min<int64_t>(config.intermediate, 4096);
-  Hardware here;
-  here.name = "here";
-  here.device = fmt::format("this machine: {} threads, {}", context.threads, Name(context.isa));
-  here.source = "measured with the kernels of this program";
-  here.measured = true;
-  here.narrow_products = ProductRate(context, DType::kBFloat16, inputs, outputs);
-  here.float_products = ProductRate(context, DType::kFloat32, inputs, outputs);
-  here.sums = SumsRate(context, std::min<int64_t>(config.hidden, 1024));
-  here.fits = FitsRate(context, std::min<int64_t>(config.hidden, 512));
-  here.bandwidth = MeasureReadBandwidth(context);
-  here.memory = AvailableMemory();
-  return here;
+  const DType type = weights == DType::kFloat32 ? DType::kFloat32 : DType::kBFloat16;
+  return {ProductRate(context, type, inputs, outputs), SumsRate(context, std::min<int64_t>(config.hidden, 1024)),
+          MeasureReadBandwidth(context)};
 }
 
 }  // namespace shiftrt

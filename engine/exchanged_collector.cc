@@ -22,6 +22,18 @@ Matrix<float> Copied(const Rows& rows) {
   return copy;
 }
 
+// Bytes of the message with the rows of a batch: products, weights and both kinds of rows, each after their number.
+int64_t RowsMessageBytes(int64_t tokens, int64_t inputs, int64_t hidden, bool weighted) {
+  const auto each = static_cast<int64_t>(sizeof(RowProducts) + (weighted ? sizeof(double) : 0)) + 4 * (inputs + hidden);
+  return tokens * each + 4 * int64_t{8};
+}
+
+// Bytes of the message with the sums: both totals, the upper triangle of the Gram, the products.
+int64_t SumsMessageBytes(int64_t inputs, int64_t hidden) {
+  const int64_t n = inputs + 1;
+  return 8 * (2 + n * (n + 1) / 2 + n * hidden);
+}
+
 // Sums whose rows come from several groups of processes.
 class ExchangedAdder : public RidgeAdder {
  public:
@@ -409,18 +421,6 @@ std::vector<KeptRows> EveryOf(const Context& context, std::span<const KeptRows> 
     some[i].SetThere(rows.view(), streams[i % processes.groups()].rows());
   }
   return some;
-}
-
-// As ExchangedAdder writes it: products, weights and both kinds of rows, each after their number.
-int64_t RowsMessageBytes(int64_t tokens, int64_t inputs, int64_t hidden, bool weighted) {
-  const auto each = static_cast<int64_t>(sizeof(RowProducts) + (weighted ? sizeof(double) : 0)) + 4 * (inputs + hidden);
-  return tokens * each + 4 * int64_t{8};
-}
-
-// As ExchangedAdder writes it: both totals, the upper triangle of the Gram, the products.
-int64_t SumsMessageBytes(int64_t inputs, int64_t hidden) {
-  const int64_t n = inputs + 1;
-  return 8 * (2 + n * (n + 1) / 2 + n * hidden);
 }
 
 void WithMemoryForAll(Processes& processes, const std::function<void()>& call) {

@@ -22,11 +22,6 @@ namespace shiftrt {
 std::unique_ptr<Collector> MakeExchangedCollector(const Context& context, std::unique_ptr<Collector> own,
                                                   const Weights& weights);
 
-// Bytes of the message with so many rows of a batch, `inputs` and `hidden` numbers each, and of the message with which
-// the owner shares its sums.
-int64_t RowsMessageBytes(int64_t tokens, int64_t inputs, int64_t hidden, bool weighted);
-int64_t SumsMessageBytes(int64_t inputs, int64_t hidden);
-
 // Rows that go between the GPUs of several processes, all at the same time. Those from one process to another arrive in
 // the order of Send(), and the receiver asks for as many.
 class RowExchange {

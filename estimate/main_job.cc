@@ -3,8 +3,11 @@
 
 #include <algorithm>
 
+#include "engine/activations.h"
 #include "eval/perplexity.h"
+#include "kernels/logprob.h"
 #include "runtime/check.h"
+#include "runtime/processes.h"
 #include "shift/refit/projection.h"
 #include "shift/refit/sequential_fit.h"
 
@@ -12,83 +15,287 @@ namespace shiftrt {
 
 namespace {
 
-// True if the layers are chosen without reading text or weights.
-bool ChosenByShape(const PruneSpec& spec) {
-  return !spec.layers.empty() || FindCriterion(spec.criterion).looks_at == Looks::kShape;
-}
+constexpr int64_t kFloat = sizeof(float);
+// Copies of a batch's stream that taps keep at most: block influence keeps three streams.
+constexpr int64_t kKeptStreams = 3;
+// Matrices (d, d) in float64 that exist while a site is fitted, LAPACK's work space among them: about.
+constexpr int64_t kFitMatrices = 6;
 
-std::vector<std::string> Unplanned(const Recipe& recipe) {
-  std::vector<std::string> unplanned;
-  const auto add = [&](bool wanted, std::string what) {
-    if (wanted) unplanned.push_back(std::move(what));
-  };
-  const Correction& correction = CorrectionOf(recipe);
-  const bool passes = recipe.prune.layers.empty() && FindCriterion(recipe.prune.criterion).looks_at == Looks::kPasses;
-  add(passes, fmt::format("selection by {}, which takes several passes", recipe.prune.criterion));
-  const bool other =
-      !correction.needs_sums() && !correction.fitted_in_sequence() && correction.needs != Needs::kNothing;
-  add(other, fmt::format("the passes and fits of correction {}", correction.name));
-  add(recipe.prune.max_divergence > 0, "the search for the largest cut");
-  add(recipe.merge != Merge::kOff, "merging, and the sums of runs that are merged");
-  return unplanned;
-}
+class Planner {
+ public:
+  explicit Planner(const MainJob& job)
+      : job_(job),
+        recipe_(job.recipe),
+        weights_(*job.weights),
+        config_(weights_.config),
+        correction_(CorrectionOf(recipe_)),
+        original_(DepthPlan::Original(config_.layers)) {}
 
-// Plans a sequential fit. Where it is not known which blocks are removed, each may be a run of its own, and all
-// blocks that stay may be healed.
-void PlanSequentialFit(const Recipe& recipe, const ModelConfig& config, JobOutline& outline) {
-  const Correction& correction = CorrectionOf(recipe);
-  const bool known = !outline.removed.empty();
-  const std::vector<Site> runs = known ? RunsOf(outline.removed) : std::vector<Site>();
-  const int64_t removed = outline.units / (outline.halves ? 2 : 1);
-  if (correction.fitted_in_sequence()) {
-    const SiteInput input = correction.first_input();
-    if (!known) outline.sequential_inputs.assign(outline.units, kDownProjection.Width(input, config));
-    for (const Site& run : runs) {
-      const Projection& before = run.begin() % 2 == 0 ? kDownProjection : kOutputProjection;
-      outline.sequential_inputs.push_back(run.begin() == 0 ? config.hidden : before.Width(input, config));
+  JobPlan Plan() {
+    CheckOptions(recipe_, config_, job_.split > 1);
+    CountSites();
+    CountTokens();
+    CountSequentialFit();
+    for (const ModelShare& share : CutModel(config_, original_, job_.split)) {
+      const PlannedMemory memory = MemoryOf(share);
+      if (memory.most() > plan_.memory.most()) plan_.memory = memory;
     }
+    CountSteps();
+    ListUnplanned();
+    return std::move(plan_);
   }
-  if (recipe.heal != Heal::kOff) {
-    const int64_t after = std::max<int64_t>(0, config.layers - removed - (known ? outline.removed.front().layer : 0));
-    // A run that is corrected has the fit of the projection before it already.
-    const int64_t fitted = std::max<int64_t>(0, std::ssize(outline.sequential_inputs) - 1);
-    outline.sequential_inputs.insert(outline.sequential_inputs.end(), std::max<int64_t>(0, after - fitted),
-                                     kDownProjection.Inputs(config));
-    if (recipe.heal == Heal::kAll)
-      outline.sequential_inputs.insert(outline.sequential_inputs.end(), after, kOutputProjection.Inputs(config));
+
+ private:
+  int64_t Collected() const {
+    return !correction_.needs_sums() ? 0 : recipe_.gram.all_layers ? config_.layers : plan_.sites;
   }
-  // The adapters on the normed stream are fitted after the projections before them.
-  if (correction.fitted_in_sequence() && correction.normed_adapters())
-    outline.sequential_inputs.insert(outline.sequential_inputs.end(), known ? std::ssize(runs) : outline.units,
-                                     config.hidden);
-  if (outline.sequential_inputs.empty()) return;
-  const int64_t first = known ? SequentialFitStart(outline.removed) : 0;
-  const int64_t end = known && recipe.heal == Heal::kOff ? outline.removed.back().layer + 1 : config.layers;
-  // Both streams, and each fitted block once more.
-  outline.sequential_rows =
-      first + 2 * (end - first) - std::min(removed, end - first) + std::ssize(outline.sequential_inputs);
-}
+  int64_t removed_blocks() const { return plan_.units / (plan_.halves ? 2 : 1); }
 
-// Held-out tokens of all models whose loss decides about the repair or says what it gains.
-int64_t LossTokens(const Recipe& recipe, const JobOutline& outline) {
-  const int64_t heldout = outline.heldout.tokens();
-  const bool corrects = CorrectionOf(recipe).makes != Makes::kNothing || recipe.heal != Heal::kOff;
-  int64_t tokens = 0;
-  if (recipe.gate) tokens += (outline.sites + 1) * std::min(kGateTokens, heldout);
-  if (recipe.heal != Heal::kOff) tokens += 2 * std::min(kGateTokens, heldout);
-  if (corrects && recipe.benefit != Benefit::kUnmeasured) tokens += 3 * std::min(kGainTokens, heldout);
-  return tokens;
-}
+  // Where it is not known which blocks are removed, there may be as many runs as blocks.
+  void CountSites() {
+    const PruneSpec& prune = recipe_.prune;
+    plan_.units = RemovalCount(prune, weights_);
+    plan_.halves = prune.halves();
+    const Looks looks = prune.layers.empty() ? FindCriterion(prune.criterion).looks_at : Looks::kShape;
+    plan_.selects = looks == Looks::kPass;
+    if (looks == Looks::kShape) {
+      NoProgress quiet;
+      plan_.removed = SelectLayers(prune, {Context(), job_.weights, nullptr, recipe_.seed}, quiet).removed;
+    }
+    plan_.mode = ModeOf(recipe_, job_.split > 1);
+    plan_.loads = !recipe_.gram.load.empty();
+    plan_.sites = correction_.makes == Makes::kNothing       ? 0
+                  : plan_.removed.empty()                    ? plan_.units
+                  : correction_.per_block() && !recipe_.span ? std::ssize(SitesOf(plan_.removed))
+                                                             : std::ssize(RunsOf(plan_.removed));
+    plan_.adapter_parameters = AdapterParameters();
+  }
 
-// Parameters of the adapters of all sites. A budget is taken as given; energy may keep all directions.
-int64_t AdapterParameters(const Recipe& recipe, int64_t sites, int64_t hidden) {
-  if (!CorrectionOf(recipe).adapters() || sites == 0) return 0;
-  if (!CorrectionOf(recipe).has_rank()) return CheckedProduct({sites, hidden});
-  const RankSpec& rank = recipe.rank;
-  if (rank.kind == RankSpec::Kind::kBudget) return rank.parameters;
-  const int64_t width = rank.kind == RankSpec::Kind::kFixed ? 2 * rank.rank + 1 : hidden + 1;
-  return CheckedProduct({sites, width, hidden});
-}
+  // A budget is taken as given; energy may keep all directions.
+  int64_t AdapterParameters() const {
+    if (!correction_.adapters() || plan_.sites == 0) return 0;
+    if (!correction_.has_rank()) return CheckedProduct({plan_.sites, config_.hidden});
+    const RankSpec& rank = recipe_.rank;
+    if (rank.kind == RankSpec::Kind::kBudget) return rank.parameters;
+    const int64_t width = rank.kind == RankSpec::Kind::kFixed ? 2 * rank.rank + 1 : config_.hidden + 1;
+    return CheckedProduct({plan_.sites, width, config_.hidden});
+  }
+
+  void CountTokens() {
+    const int64_t length = std::min(job_.calibration.tokens, config_.max_positions);
+    plan_.calibration = CountCalibration(job_.calibration.samples, length,
+                                         CalibrationBatchTokens(job_.machine.gpu ? Device::kCuda : Device::kCpu));
+    plan_.fit = {plan_.calibration.fit_samples, length};
+    plan_.heldout = {plan_.calibration.heldout_samples, length};
+    plan_.windows = {job_.text_tokens / job_.window, job_.window};
+    Recipe resolved = recipe_;
+    resolved.mode = plan_.mode;
+    PassMachine machine = job_.machine;
+    machine.alone = machine.alone && job_.split == 1;
+    plan_.pass = PlanSelectionPass(resolved, weights_, plan_.fit.tokens(), machine);
+  }
+
+  // Where it is not known which blocks are removed, each may be a run of its own, and all blocks that stay may be
+  // healed.
+  void CountSequentialFit() {
+    const bool known = !plan_.removed.empty(), heals = recipe_.heal != Heal::kOff;
+    const std::vector<Site> runs = known ? RunsOf(plan_.removed) : std::vector<Site>();
+    const auto add = [&](int64_t fits, int64_t inputs) {
+      sequential_inputs_.insert(sequential_inputs_.end(), std::max<int64_t>(0, fits), inputs);
+    };
+    if (correction_.fitted_in_sequence()) {
+      const SiteInput input = correction_.first_input();
+      if (!known) add(plan_.units, kDownProjection.Width(input, config_));
+      for (const Site& run : runs) {
+        const Projection& before = run.begin() % 2 == 0 ? kDownProjection : kOutputProjection;
+        add(1, run.begin() == 0 ? config_.hidden : before.Width(input, config_));
+      }
+    }
+    if (heals) {
+      const int64_t after =
+          std::max<int64_t>(0, config_.layers - removed_blocks() - (known ? plan_.removed.front().layer : 0));
+      // A run that is corrected has the fit of the projection before it already.
+      add(after - std::max<int64_t>(0, std::ssize(sequential_inputs_) - 1), kDownProjection.Inputs(config_));
+      if (recipe_.heal == Heal::kAll) add(after, kOutputProjection.Inputs(config_));
+    }
+    // The adapters on the normed stream are fitted after the projections before them.
+    if (correction_.fitted_in_sequence() && correction_.normed_adapters())
+      add(known ? std::ssize(runs) : plan_.units, config_.hidden);
+    plan_.sequential = !sequential_inputs_.empty();
+    if (!plan_.sequential) return;
+    const int64_t first = known ? SequentialFitStart(plan_.removed) : 0;
+    const int64_t end = known && !heals ? plan_.removed.back().layer + 1 : config_.layers;
+    // Both streams, and each fitted block once more.
+    sequential_rows_ =
+        first + 2 * (end - first) - std::min(removed_blocks(), end - first) + std::ssize(sequential_inputs_);
+  }
+
+  PlannedMemory MemoryOf(const ModelShare& share) {
+    const bool gpu = job_.machine.gpu;
+    const DType dtype = ExpandedType(weights_.blocks.front().AnyDown().dtype);
+    const int64_t d = config_.hidden;
+    const int64_t widest = sequential_inputs_.empty() ? d : std::max(d, *std::ranges::max_element(sequential_inputs_));
+    const int64_t window_batch = WindowsPerBatch(job_.window) * job_.window;
+    const int64_t tokens = std::max(plan_.calibration.samples_per_batch * plan_.fit.length, window_batch);
+    PlannedMemory memory;
+    memory.weights = WeightBytes(weights_, original_, share);
+    const int64_t per_token = gpu ? ActivationBytesPerToken(config_, dtype) : CpuActivationBytesPerToken(config_);
+    const int64_t streams = kKeptStreams + (job_.split > 1 ? 1 + Processes::kStreamsAhead : 0);
+    memory.activations = CheckedProduct({tokens, per_token + streams * kFloat * d});
+    memory.adapters = CheckedProduct({kFloat, plan_.adapter_parameters});
+    if (share.last) {
+      const int64_t scored = std::min(tokens, job_.window);
+      const int64_t logits = gpu ? kFloat * std::min(scored, kGpuScoredRows) * std::min(config_.vocab, kGpuVocabChunk)
+                                 : TokenLogProbsBytes(scored);
+      memory.logits = std::max(logits, kFloat * config_.vocab);
+    }
+    const DepthPlan own = {{original_.stages.begin() + share.begin, original_.stages.begin() + share.end}};
+    const DType cached = gpu ? dtype : DType::kFloat32;
+    memory.cache =
+        CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)}) + StateBytes(config_, own);
+    if (plan_.sites > 0 || plan_.sequential)
+      memory.fit = CheckedProduct({kFitMatrices, widest, widest, int64_t{sizeof(double)}});
+    const int64_t fit = plan_.fit.tokens(), all = fit + plan_.heldout.tokens();
+    const int64_t kept = std::ssize(plan_.pass.depths);
+    memory.streams = CheckedProduct({kept, fit, kFloat, d});
+    if (plan_.sequential) {
+      memory.streams = std::max(memory.streams, CheckedProduct({2, all, kFloat, d}));
+      memory.sums = CheckedProduct({2, RidgeSums::Bytes(widest, d)});
+    }
+    // All removed blocks may be on one process.
+    const int64_t collected =
+        plan_.loads ? 0 : std::min(Collected(), (share.end - share.begin) * (plan_.halves ? 2 : 1));
+    if (collected > 0 && plan_.mode == Calibration::kDrift) {
+      // The sequential fit with drift keeps the streams of the selection until it has passed them. The first becomes
+      // one of its own two streams.
+      memory.streams =
+          CheckedProduct({2, all, kFloat, d}) + CheckedProduct({std::max<int64_t>(0, kept - 1), fit, kFloat, d});
+    } else if (collected > 0 && plan_.in_sequence()) {
+      memory.streams = std::max(memory.streams, CheckedProduct({all, kFloat, d}));
+    }
+    if (collected > 0) CountSums(plan_.in_sequence() ? 1 : collected, memory);
+    return memory;
+  }
+
+  // The sums of these sites, in passes over the text if memory has no room for all.
+  void CountSums(int64_t sites, PlannedMemory& memory) {
+    const int64_t d = config_.hidden;
+    int64_t at_once = sites;
+    if (job_.machine.gpu) {
+      // A GPU needs room for the sums of fitted tokens or of held-out ones, with both on its host.
+      const int64_t room = job_.device_memory - memory.weights - memory.activations - memory.streams;
+      while (at_once > 1 && CheckedProduct({at_once, RidgeSums::Bytes(d)}) > room) at_once = (at_once + 1) / 2;
+      memory.sums = CheckedProduct({at_once, RidgeSums::Bytes(d)});
+      memory.host_sums = CheckedProduct({sites, SiteSums::Bytes(d)});
+    } else if (plan_.pass.candidates > 0) {
+      memory.sums = CheckedProduct({plan_.pass.candidates + sites, RidgeSums::Bytes(d)});
+    } else {
+      at_once = std::clamp<int64_t>(job_.machine.memory / SiteSums::Bytes(d), 1, sites);
+      memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
+    }
+    plan_.passes = std::max(plan_.passes, (sites + at_once - 1) / at_once);
+  }
+
+  // Held-out tokens of all models whose loss decides about the repair or says what it gains.
+  int64_t LossTokens() const {
+    const int64_t heldout = plan_.heldout.tokens();
+    const bool corrects = correction_.makes != Makes::kNothing || recipe_.heal != Heal::kOff;
+    int64_t tokens = 0;
+    if (recipe_.gate) tokens += (plan_.sites + 1) * std::min(kGateTokens, heldout);
+    if (recipe_.heal != Heal::kOff) tokens += 2 * std::min(kGateTokens, heldout);
+    if (corrects && recipe_.benefit != Benefit::kUnmeasured) tokens += 3 * std::min(kGainTokens, heldout);
+    return tokens;
+  }
+
+  static double Number(int64_t count) { return static_cast<double>(count); }
+  // FLOP of so many blocks, which differ by their windows of attention at most.
+  double Blocks(const Sequences& text, double count) const {
+    double flops = 0;
+    for (int64_t layer = 0; layer < config_.layers; ++layer) flops += BlockFlops(weights_, layer, text);
+    return flops * count / static_cast<double>(config_.layers);
+  }
+
+  StepWork Calibrate() const {
+    const Sequences all = {plan_.fit.count + plan_.heldout.count, plan_.fit.length};
+    const bool known = !plan_.removed.empty();
+    StepWork calibrate{.name = "calibrate", .products = Blocks(all, Number(sequential_rows_))};
+    for (const int64_t inputs : sequential_inputs_)
+      calibrate.float64 += RidgeSumsFlops(inputs, config_.hidden, all.tokens());
+    if (Collected() > 0 && !plan_.loads) {
+      const Sequences& text = plan_.pass.candidates > 0 ? plan_.heldout : all;  // the selection summed the fitted text
+      // A pass ends after the last removed block. Mode drift runs the kept blocks on the corrected stream, too.
+      int64_t runs = known && !recipe_.gram.all_layers ? plan_.removed.back().layer + 1 : config_.layers;
+      if (plan_.mode == Calibration::kDrift)
+        runs += std::max<int64_t>(0, runs - (known ? plan_.removed.front().layer : 0) - removed_blocks());
+      calibrate.products += Number(plan_.passes) * Blocks(text, Number(runs));
+      calibrate.float64 += Number(Collected()) * RidgeSumsFlops(config_.hidden, config_.hidden, text.tokens());
+    }
+    if (const int64_t losses = LossTokens(); losses > 0)
+      calibrate.products +=
+          Blocks({losses / all.length, all.length}, Number(config_.layers)) + HeadFlops(config_, losses);
+    return calibrate;
+  }
+
+  StepWork Solve() const {
+    StepWork solve{.name = "solve"};
+    if (correction_.needs_sums() && correction_.has_lambda())
+      solve.float64 = Number(plan_.sites) * SolveFlops(recipe_.lambda, config_.hidden, config_.hidden);
+    for (const int64_t inputs : sequential_inputs_) solve.float64 += SolveFlops(recipe_.lambda, inputs, config_.hidden);
+    return solve;
+  }
+
+  void CountSteps() {
+    const int64_t d = config_.hidden;
+    // The original alone has all blocks, and the blocks before the first removed one run once for all variants.
+    const double layers = Number(config_.layers), kept = layers - Number(plan_.units) / (plan_.halves ? 2 : 1);
+    const double others = Number(job_.variants - 1), variants = Number(job_.variants);
+    const double shared = plan_.removed.empty() ? 0 : Number(plan_.removed.front().layer);
+    const double token = BlockFlopsPerToken(weights_) / layers, head = HeadFlops(config_, 1);
+    const double decoded = Number(job_.decoded), scored = Number(plan_.windows.count * (job_.window - 1));
+    plan_.steps = {{.name = "select",
+                    .products = plan_.selects ? Blocks(plan_.fit, layers) : 0,
+                    .float64 = Number(plan_.pass.candidates) * RidgeSumsFlops(d, d, plan_.fit.tokens())},
+                   Calibrate(),
+                   Solve(),
+                   {.name = "factorize",
+                    .float64 = correction_.has_rank() ? Number(plan_.sites) * ReduceFlops(recipe_.rank, d) : 0},
+                   // Forwards once, and backwards twice as much.
+                   {.name = "recover",
+                    .products = Number(job_.recover_tokens) *
+                                (3 * (token * kept + head) + (job_.teacher ? token * layers + head : 0)),
+                    .seconds = job_.recover_seconds},
+                   {.name = "evaluate",
+                    .products = Blocks(plan_.windows, layers + others * (kept - shared)) + variants * scored * head},
+                   {.name = "decode",
+                    .products = decoded * (token * (layers + others * kept) + variants * head),
+                    .reads = decoded * variants * Number(original_.BytesPerToken(weights_))}};
+  }
+
+  void ListUnplanned() {
+    const auto add = [&](bool wanted, std::string what) {
+      if (wanted) plan_.unplanned.push_back(std::move(what));
+    };
+    const PruneSpec& prune = recipe_.prune;
+    add(prune.layers.empty() && FindCriterion(prune.criterion).looks_at == Looks::kPasses,
+        fmt::format("selection by {}, which takes several passes", prune.criterion));
+    add(!correction_.needs_sums() && !correction_.fitted_in_sequence() && correction_.needs != Needs::kNothing,
+        fmt::format("the passes and fits of correction {}", correction_.name));
+    add(prune.max_divergence > 0, "the search for the largest cut");
+    add(recipe_.merge != Merge::kOff, "merging, and the sums of runs that are merged");
+  }
+
+  const MainJob& job_;
+  const Recipe& recipe_;
+  const Weights& weights_;
+  const ModelConfig& config_;
+  const Correction& correction_;
+  const DepthPlan original_;
+  JobPlan plan_;
+  // The inputs of each projection, or stream with one, that a sequential fit fits, at most, and the blocks that it
+  // runs, on one stream after another.
+  std::vector<int64_t> sequential_inputs_;
+  int64_t sequential_rows_ = 0;
+};
 
 }  // namespace
 
@@ -100,150 +307,17 @@ int64_t CheckedProduct(std::initializer_list<int64_t> factors) {
   return product;
 }
 
-const char* Name(JobStep step) {
-  switch (step) {
-    case JobStep::kSelect: return "select";
-    case JobStep::kCalibrate: return "calibrate";
-    case JobStep::kSolve: return "solve";
-    case JobStep::kReduce: return "factorize";
-    case JobStep::kRecover: return "recover";
-    case JobStep::kEvaluate: return "evaluate";
-    case JobStep::kDecode: return "decode";
-  }
-  return "?";
+int64_t PlannedMemory::most() const {
+  // A GPU's sums go to its host after the pass.
+  return weights + adapters +
+         std::max(
+             {activations + streams + sums, streams + (host_sums > 0 ? 0 : sums) + fit, activations + logits + cache});
 }
 
-int64_t JobOutline::widest(int64_t hidden) const {
-  const auto most = std::max_element(sequential_inputs.begin(), sequential_inputs.end());
-  return most == sequential_inputs.end() ? hidden : std::max(hidden, *most);
+const StepWork& JobPlan::Step(const std::string& name) const {
+  return *std::ranges::find_if(steps, [&](const StepWork& step) { return step.name == name; });
 }
 
-JobOutline OutlineOf(const MainJob& job) {
-  const ModelConfig& config = job.weights->config;
-  const Recipe& recipe = job.recipe;
-  CheckOptions(recipe, config);
-  JobOutline outline;
-  outline.units = RemovalCount(recipe.prune, *job.weights);
-  outline.halves = recipe.prune.halves();
-  if (ChosenByShape(recipe.prune)) {
-    NoProgress quiet;
-    outline.removed = SelectLayers(recipe.prune, {Context(), job.weights, nullptr, recipe.seed}, quiet).removed;
-  }
-  const Correction& correction = CorrectionOf(recipe);
-  const bool each = correction.per_block() && !recipe.span;
-  // If it is not known which blocks are removed, there may be as many runs as blocks.
-  outline.sites = correction.makes == Makes::kNothing ? 0
-                  : outline.removed.empty()           ? outline.units
-                  : each                              ? std::ssize(SitesOf(outline.removed))
-                                                      : std::ssize(RunsOf(outline.removed));
-  outline.collected = !correction.needs_sums() ? 0 : recipe.gram.all_layers ? config.layers : outline.sites;
-  const bool known = !outline.removed.empty() && !recipe.gram.all_layers;
-  outline.tapped = known ? outline.removed.back().layer + 1 : config.layers;
-  if (!outline.removed.empty()) {
-    outline.shared = outline.removed.front().layer;
-    outline.after = RunsOf(outline.removed).front().last() + 1;
-  }
-  outline.mode = ModeOf(recipe, false);
-  if (outline.mode == Calibration::kDrift) {
-    const int64_t first = known ? outline.removed.front().layer : 0;
-    outline.again = std::max<int64_t>(0, outline.tapped - first - outline.units / (outline.halves ? 2 : 1));
-  }
-  if (correction.has_rank() && recipe.rank.kind == RankSpec::Kind::kFixed) outline.rank = recipe.rank.rank;
-  outline.adapter_parameters = AdapterParameters(recipe, outline.sites, config.hidden);
-  outline.loads = !recipe.gram.load.empty();
-  outline.selects = recipe.prune.layers.empty() && FindCriterion(recipe.prune.criterion).looks_at == Looks::kPass;
-  const int64_t length = std::min(job.calibration.tokens, config.max_positions);
-  outline.calibration = CountCalibration(job.calibration.samples, length,
-                                         CalibrationBatchTokens(job.machine.gpu ? Device::kCuda : Device::kCpu));
-  outline.fit = {outline.calibration.fit_samples, length};
-  outline.heldout = {outline.calibration.heldout_samples, length};
-  outline.windows = {job.text_tokens / job.window, job.window};
-  outline.windows_per_batch = WindowsPerBatch(job.window);
-  Recipe resolved = recipe;
-  resolved.mode = outline.mode;
-  outline.pass = PlanSelectionPass(resolved, *job.weights, outline.fit.tokens(), job.machine);
-  PlanSequentialFit(recipe, config, outline);
-  outline.loss_tokens = LossTokens(recipe, outline);
-  outline.unplanned = Unplanned(recipe);
-  try {
-    CheckOptions(recipe, config, true);
-  } catch (const UsageError& error) {
-    outline.no_split = error.reason();
-  }
-  return outline;
-}
-
-StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, JobStep step) {
-  const Weights& weights = *job.weights;
-  const ModelConfig& config = weights.config;
-  const auto blocks = [&](const Sequences& text, int64_t count) {
-    double flops = 0;
-    for (int64_t layer = 0; layer < count; ++layer) flops += BlockFlops(weights, layer, text);
-    return flops;
-  };
-  // The work of all variants in units of that of the original, which alone has all blocks.
-  const double removed = static_cast<double>(outline.units) / static_cast<double>(outline.halves ? 2 : 1) /
-                         static_cast<double>(config.layers);
-  const double variants = 1 + static_cast<double>(job.variants - 1) * (1 - removed);
-  const auto sites = static_cast<double>(outline.sites);
-  // Blocks of a model differ by their windows of attention at most.
-  const auto some = [&](const Sequences& text, int64_t count) {
-    return blocks(text, config.layers) * static_cast<double>(count) / static_cast<double>(config.layers);
-  };
-  switch (step) {
-    case JobStep::kSelect:
-      return {outline.selects ? blocks(outline.fit, config.layers) : 0,
-              static_cast<double>(outline.pass.candidates) *
-                  RidgeSumsFlops(config.hidden, config.hidden, outline.fit.tokens()),
-              0};
-    case JobStep::kCalibrate: {
-      const Sequences all = {outline.fit.count + outline.heldout.count, outline.fit.length};
-      StepFlops flops;
-      if (outline.collected > 0 && !outline.loads) {
-        const Sequences fit = outline.pass.candidates > 0 ? Sequences() : outline.fit;  // otherwise it is done
-        const int64_t tokens = fit.tokens() + outline.heldout.tokens();
-        const int64_t runs = outline.tapped + outline.again;
-        flops.model = some(fit, runs) + some(outline.heldout, runs);
-        flops.sums = static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens);
-      }
-      flops.model += some(all, outline.sequential_rows);
-      for (const int64_t inputs : outline.sequential_inputs)
-        flops.sums += RidgeSumsFlops(inputs, config.hidden, all.tokens());
-      if (outline.loss_tokens > 0) {
-        const Sequences losses = {outline.loss_tokens / outline.heldout.length, outline.heldout.length};
-        flops.model += some(losses, config.layers) + HeadFlops(config, outline.loss_tokens);
-      }
-      return flops;
-    }
-    case JobStep::kSolve: {
-      const Correction& correction = CorrectionOf(job.recipe);
-      const bool solves = correction.needs_sums() && correction.has_lambda();
-      double fits = solves ? sites * SolveFlops(job.recipe.lambda, config.hidden, config.hidden) : 0;
-      for (const int64_t inputs : outline.sequential_inputs)
-        fits += SolveFlops(job.recipe.lambda, inputs, config.hidden);
-      return {0, 0, fits};
-    }
-    case JobStep::kReduce:
-      return {0, 0, CorrectionOf(job.recipe).has_rank() ? sites * ReduceFlops(job.recipe.rank, config.hidden) : 0};
-    case JobStep::kRecover: {  // forwards once and backwards twice as much
-      const auto tokens = static_cast<double>(job.recover_tokens);
-      const double step = BlockFlopsPerToken(weights) * (1 - removed) + HeadFlops(config, 1);
-      const double teacher = job.teacher ? BlockFlopsPerToken(weights) + HeadFlops(config, 1) : 0;
-      return {tokens * (3 * step + teacher), 0, 0};
-    }
-    case JobStep::kEvaluate:
-      return {variants * blocks(outline.windows, config.layers) -
-                  static_cast<double>(job.variants - 1) * blocks(outline.windows, outline.shared) +
-                  static_cast<double>(job.variants) * HeadFlops(config, outline.windows.count * (job.window - 1)),
-              0, 0};
-    case JobStep::kDecode: {
-      const double tokens = static_cast<double>(job.decoded);
-      return {variants * tokens * BlockFlopsPerToken(weights) +
-                  static_cast<double>(job.variants) * tokens * HeadFlops(config, 1),
-              0, 0};
-    }
-  }
-  return {};
-}
+JobPlan PlanOf(const MainJob& job) { return Planner(job).Plan(); }
 
 }  // namespace shiftrt

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "engine/generate.h"
+#include "engine/score.h"
 #include "eval/replies.h"
-#include "eval/trunk.h"
 #include "runtime/files.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
@@ -177,9 +177,9 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   const auto start = std::chrono::steady_clock::now();
   const Work work = EncodeAll(job.model, dataset, job.options.bos);
   const std::vector<PackedBatch> batches = Pack(work.requests, job.options.batch_tokens);
-  Trunk trunk(job.context, job.model.weights, PlansOf(job.variants));
+  PlanTree plans(job.context, job.model.weights, PlansOf(job.variants));
   EvalScores result{CostOf(work, batches), {}, {}, 0};
-  result.cost.shared_stages = trunk.shared_stages();
+  result.cost.shared_stages = plans.shared_stages();
   std::vector<std::string> keys;
   std::vector<ScoreCollector> collectors;
   for (const Variant& variant : job.variants) {
@@ -198,18 +198,13 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
 
   if (!missing.empty()) job.progress.Begin(dataset.task->name, left);
   const auto score = [&](int64_t b) {
+    const auto score_plan = [&](size_t v, Decoder& decoder, const Rows& stream) {
+      table.At(v, b) = ScoreBatch(decoder, batches[b], stream);
+      if (HasHead(*job.model.weights)) job.journal.Add(keys[v], b, table.At(v, b));
+    };
+    plans.Run(batches[b].batch, score_plan, [&](size_t v) { return table.At(v, b).empty(); });
     std::vector<std::vector<Score>> of_variants;
-    bool begun = false;
-    for (size_t v = 0; v < job.variants.size(); ++v) {
-      std::vector<Score>& scores = table.At(v, b);
-      if (scores.empty()) {
-        if (!begun) trunk.Begin(batches[b].batch);
-        begun = true;
-        scores = ScoreBatch(trunk.decoder(v), batches[b], trunk.Finish(batches[b].batch, v));
-        if (HasHead(*job.model.weights)) job.journal.Add(keys[v], b, scores);
-      }
-      of_variants.push_back(scores);
-    }
+    for (size_t v = 0; v < job.variants.size(); ++v) of_variants.push_back(table.At(v, b));
     CountBatch(job.context, batches[b].batch.size());
     return of_variants;
   };

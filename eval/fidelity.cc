@@ -7,8 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/score.h"
 #include "eval/statistics.h"
-#include "eval/trunk.h"
 #include "runtime/check.h"
 #include "runtime/not_finite.h"
 #include "runtime/parallel.h"
@@ -24,7 +24,7 @@ constexpr int64_t kComparedTokens = 1024, kLogitsBytes = int64_t{32} << 20;
 // The models of a comparison that share their weights.
 struct Alike {
   std::vector<size_t> models;
-  Trunk trunk;
+  PlanTree plans;
 };
 
 // All models of a comparison, and the streams of the batch that they ran last.
@@ -42,18 +42,16 @@ class Models {
         alike.push_back(other);
         plans.push_back(models[other].plan);
       }
-      groups_.push_back({std::move(alike), Trunk(context, models[m].weights, std::move(plans))});
+      groups_.push_back({std::move(alike), PlanTree(context, models[m].weights, plans)});
     }
     decoders_.resize(models.size());
     for (Alike& group : groups_)
-      for (size_t i = 0; i < group.models.size(); ++i) decoders_[group.models[i]] = &group.trunk.decoder(i);
+      for (size_t i = 0; i < group.models.size(); ++i) decoders_[group.models[i]] = &group.plans.decoder(i);
   }
 
   void Run(const Batch& batch) {
-    for (Alike& group : groups_) {
-      group.trunk.Begin(batch);
-      for (size_t i = 0; i < group.models.size(); ++i) streams_[group.models[i]].Set(group.trunk.Finish(batch, i));
-    }
+    for (Alike& group : groups_)
+      group.plans.Run(batch, [&](size_t i, Decoder&, const Rows& stream) { streams_[group.models[i]].Set(stream); });
   }
   Matrix<float> Logits(size_t model, int64_t first, int64_t rows) {
     return decoders_[model]->Logits(streams_[model].rows().Slice(first, rows));

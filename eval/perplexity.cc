@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include "engine/loss.h"
@@ -28,12 +27,8 @@ int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config) {
 
 int64_t WindowsPerBatch(int64_t window) { return std::max<int64_t>(1, kBatchTokens / window); }
 
-namespace {
-
-// The perplexities of as many models as `sums_of` returns sums of the losses of a batch for.
-std::vector<TextPerplexity> Windowed(const Context& context, size_t models,
-                                     const std::function<std::vector<double>(const Batch&)>& sums_of,
-                                     std::span<const int32_t> tokens, int64_t window, Progress& progress) {
+std::vector<TextPerplexity> WindowedPerplexities(PlanTree& plans, std::span<const int32_t> tokens, int64_t window,
+                                                 Progress& progress) {
   Check(window > 1 && tokens.size() > 1,
         "perplexity needs a text and a window of at least 2 tokens, and they have {} and {}", tokens.size(), window);
   window = std::min(window, std::ssize(tokens));
@@ -44,18 +39,22 @@ std::vector<TextPerplexity> Windowed(const Context& context, size_t models,
     Batch batch;
     for (int64_t w = b * at_once; w < std::min((b + 1) * at_once, windows); ++w)
       batch.Add(tokens.subspan(w * window, window));
-    std::vector<double> sums = sums_of(batch);
-    CountBatch(context, batch.size());
+    std::vector<double> sums(plans.plans());
+    plans.Run(batch, [&](size_t plan, Decoder& decoder, const Rows& stream) {
+      const std::vector<float> losses = TokenLosses(decoder, batch, stream);
+      sums[plan] = std::accumulate(losses.begin(), losses.end(), 0.0);
+    });
+    CountBatch(plans.context(), batch.size());
     return sums;
   };
-  const auto sums = SharedLoop(context, batches, measure, [&](int64_t first, int64_t end) {
+  const auto sums = SharedLoop(plans.context(), batches, measure, [&](int64_t first, int64_t end) {
     progress.Advance(std::min(end * at_once, windows) - first * at_once);
   });
   progress.End();
   std::vector<TextPerplexity> results;
-  for (size_t model = 0; model < models; ++model) {
+  for (size_t plan = 0; plan < plans.plans(); ++plan) {
     double nll = 0;
-    for (const std::vector<double>& of_batch : sums) nll += of_batch.at(model);
+    for (const std::vector<double>& of_batch : sums) nll += of_batch.at(plan);
     TextPerplexity& result = results.emplace_back();
     result.window = window;
     result.predicted = windows * (window - 1);
@@ -64,33 +63,6 @@ std::vector<TextPerplexity> Windowed(const Context& context, size_t models,
     CheckIsFinite(result.mean_nll, "the negative log-likelihood is not finite");
   }
   return results;
-}
-
-double SumOfLosses(Decoder& decoder, const Batch& batch, const Rows& stream) {
-  const std::vector<float> losses = TokenLosses(decoder, batch, stream);
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
-}
-
-}  // namespace
-
-TextPerplexity WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
-                                  Progress& progress) {
-  const auto sums_of = [&](const Batch& batch) {
-    return std::vector<double>{SumOfLosses(decoder, batch, decoder.Forward(batch))};
-  };
-  return Windowed(decoder.context(), 1, sums_of, tokens, window, progress).front();
-}
-
-std::vector<TextPerplexity> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
-                                                 Progress& progress) {
-  const auto sums_of = [&](const Batch& batch) {
-    std::vector<double> sums;
-    trunk.Begin(batch);
-    for (size_t p = 0; p < trunk.plans(); ++p)
-      sums.push_back(SumOfLosses(trunk.decoder(p), batch, trunk.Finish(batch, p)));
-    return sums;
-  };
-  return Windowed(trunk.decoder(0).context(), trunk.plans(), sums_of, tokens, window, progress);
 }
 
 }  // namespace shiftrt

@@ -9,21 +9,17 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/decoder.h"
-#include "eval/trunk.h"
+#include "engine/score.h"
 #include "include/shiftrt/evaluate.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
 
-// `tokens` is the whole text tokenised once; disjoint windows of `window`, tail dropped, mean over the predicted tokens
-// (the first of a window is not predicted). A text that is shorter than a window is one window of its own length
-// (TextPerplexity::window). What concerns the file and the time is left to the caller. The batches are shared out
-// (runtime/shared_items.h). Throws Error for fewer than two tokens.
-TextPerplexity WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
-                                  Progress& progress);
-// The same for every plan of `trunk`, with the same bits. The stages that all plans begin with run once.
-std::vector<TextPerplexity> WindowedPerplexities(Trunk& trunk, std::span<const int32_t> tokens, int64_t window,
+// The perplexity of each plan. `tokens` is the whole text tokenised once; disjoint windows of `window`, tail dropped,
+// mean over the predicted tokens (the first of a window is not predicted). A text that is shorter than a window is one
+// window of its own length (TextPerplexity::window). The caller sets the members that concern the file and the time.
+// The batches are shared out (runtime/shared_items.h). Throws Error for fewer than two tokens.
+std::vector<TextPerplexity> WindowedPerplexities(PlanTree& plans, std::span<const int32_t> tokens, int64_t window,
                                                  Progress& progress);
 // Windows that are scored at once.
 int64_t WindowsPerBatch(int64_t window);

@@ -473,7 +473,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --text-tokens "
       "16384 --save out\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf\n"
-      "  shiftrt run --config Llama-3.1-405B/config.json --dry-run --hardware h100 --devices 16,32,64\n"
+      "  shiftrt run --config Llama-3-70B/config.json --dry-run --prune bi:0.25 --lra 64 --split 4\n"
       "  mpirun -n 4 shiftrt run --model demo --prune bi:0.25 --lra 64    (docs/scale.md)\n"
       "  mpirun -n 4 shiftrt run --model Llama-2-70b-hf --prune bi:0.25 --calib c4.jsonl --text-tokens 16384 "
       "--split 4 --save out");

@@ -32,7 +32,6 @@ constexpr FixedWords kFixed[] = {
     {"calibration-mode", "auto independent sequential drift"},
     {"device", "auto cpu cuda cuda:all"},
     {"factorize", "rrr svd svd-refit"},
-    {"hardware", "here epyc-9654 a100 h100 h200"},
     {"heal", "off down all"},
     {"lambda", "gcv holdout"},
     {"layers", "last: first: all"},

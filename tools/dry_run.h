@@ -20,10 +20,9 @@ struct ComparisonOptions;
 
 struct DryRunOptions {
   bool wanted = false;
-  std::string config = {}, hardware = "here";
-  std::vector<int64_t> devices = {1};
+  std::string config = {};
 
-  // Adds --dry-run, and --config, --hardware and --devices, which go with it.
+  // Adds --dry-run, and --config, which goes with it.
   void AddTo(CLI::App& app);
 };
 
@@ -46,8 +45,8 @@ struct RunTexts {
   int64_t calibration = 0, heldout = 0;  // tokens
 };
 // Lines that say how long the run will take on this machine's CPU, and which smaller text would do; "" for a run of
-// less than half a minute, on a GPU or of several processes. The speed is measured, for about two seconds, where the
-// run is not a short one on any machine.
+// less than half a minute, on a GPU or of several processes. The speed is measured, for about a second, where the run
+// is not a short one on any machine.
 std::string TimeAhead(const DryRun& run, const LanguageModel& model, const RunTexts& texts);
 
 }  // namespace shiftrt

@@ -13,12 +13,12 @@ namespace {
 
 // The fields that have the name of their option, but for a '_' in the place of a '-'.
 constexpr std::string_view kOptions[] = {
-    "adapters",  "allow_code",      "base_model", "bos",           "budget",      "correction", "data",
-    "device",    "export",          "format",     "gate",          "head",        "heal",       "hardware",
-    "keep_best", "keep_correction", "lambda",     "layers",        "lora",        "loss",       "memory",
-    "merge",     "method",          "model",      "penalize_bias", "preset",      "products",   "protocol",
-    "prune",     "quantize",        "recipe",     "recover_text",  "replacement", "revision",   "samples",
-    "schedule",  "shots",           "span",       "steps",         "tasks",       "threads",    "warmup"};
+    "adapters",        "allow_code", "base_model",    "bos",         "budget",   "correction", "data",
+    "device",          "export",     "format",        "gate",        "head",     "heal",       "keep_best",
+    "keep_correction", "lambda",     "layers",        "lora",        "loss",     "memory",     "merge",
+    "method",          "model",      "penalize_bias", "preset",      "products", "protocol",   "prune",
+    "quantize",        "recipe",     "recover_text",  "replacement", "revision", "samples",    "schedule",
+    "shots",           "span",       "steps",         "tasks",       "threads",  "warmup"};
 
 // The options of the others. Where commands call a field differently, the first option that the command has is meant.
 struct FieldFlag {

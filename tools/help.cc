@@ -62,7 +62,7 @@ constexpr GroupRow kGroups[] = {
     {"Results",
      "--save --save-weights --merge-lora --export --shard-size --base-model --report --json --csv --markdown --quiet"},
     {"Machine", "--device --threads --products --split --seed"},
-    {"Dry run", "--dry-run --config --hardware --devices"},
+    {"Dry run", "--dry-run --config"},
 };
 
 constexpr const char* kOtherOptions = "Other options";

@@ -15,7 +15,7 @@ namespace shiftrt {
 std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens);
 
 // Mean over the predicted tokens of all batches, in nats per token. Throws Error if there is none.
-double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
+double MeanLoss(const Context& context, const std::shared_ptr<const Weights>& weights, const DepthPlan& plan,
                 const std::vector<Batch>& batches, Progress& progress);
 
 // A block of a plan, and the stages that would replace it.
@@ -28,9 +28,9 @@ Substitute WithoutPart(const BlockStage& block, Halves part, const std::optional
 // The plan with that block replaced. Throws Error when the plan does not run it.
 DepthPlan Replaced(const DepthPlan& plan, const Substitute& substitute);
 
-// The mean loss under `plan` with one substitute at a time, in the order given. The blocks before a substitute run
-// once for all of them: each continues from the stream its block would have read. Cost with n blocks and all of them
-// candidates: (n + 1) / 2 forward passes and n heads; where the model is split, n of both.
+// The mean loss under `plan` with one substitute at a time, in the order given (MeanLosses in engine/score.h). Cost
+// with n blocks and all of them candidates: (n + 1) / 2 forward passes and n heads; where the model is split, n of
+// both.
 std::vector<double> LossesWith(const Context& context, const std::shared_ptr<const Weights>& weights,
                                const DepthPlan& plan, const std::vector<Substitute>& substitutes,
                                const std::vector<Batch>& batches, Progress& progress);

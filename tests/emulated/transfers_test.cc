@@ -60,9 +60,9 @@ TEST_F(Transfers, AnEvaluationTakesTokenIdsInAndScoresOut) {
 TEST_F(Transfers, PerplexityBringsOverScoresAlone) {
   std::vector<int32_t> tokens(60);
   for (size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<int32_t>(t * 7 % 50);
-  Decoder decoder(context_, model_.weights, model_.plan);
+  PlanTree plan(context_, model_.weights, {model_.plan});
   const int64_t in = emu::BytesToDevice(), out = emu::BytesToHost();
-  const TextPerplexity result = WindowedPerplexity(decoder, tokens, 20, quiet_);
+  const TextPerplexity result = WindowedPerplexities(plan, tokens, 20, quiet_).front();
   EXPECT_EQ(emu::BytesToHost() - out, result.predicted * static_cast<int64_t>(sizeof(float)));
   EXPECT_LT(emu::BytesToDevice() - in, std::ssize(tokens) * Hidden() * static_cast<int64_t>(sizeof(float)) / 4);
 }

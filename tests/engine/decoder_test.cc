@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -429,15 +430,19 @@ TEST(Decoder, WindowedPerplexityIsTheDirectSum) {
     for (float p : decoder.LogProbs(h.view().Rows(0, 5), window.subspan(1))) nll -= p;
   }
   NoProgress quiet;
-  const auto result = WindowedPerplexity(decoder, tokens, 6, quiet);
+  PlanTree plan(kContext, weights, {DepthPlan::Original(3)});
+  const auto measured = [&](int64_t count, int64_t window) {
+    return WindowedPerplexities(plan, std::span(tokens).first(count), window, quiet).front();
+  };
+  const auto result = measured(std::ssize(tokens), 6);
   EXPECT_EQ(result.predicted, 15);
   EXPECT_NEAR(result.mean_nll, nll / 15, 1e-6);
   EXPECT_NEAR(result.perplexity, std::exp(nll / 15), 1e-3);
-  const auto shorter = WindowedPerplexity(decoder, std::span(tokens).first(5), 6, quiet);
+  const auto shorter = measured(5, 6);
   EXPECT_EQ(shorter.window, 5);
   EXPECT_EQ(shorter.predicted, 4);
-  EXPECT_EQ(shorter.mean_nll, WindowedPerplexity(decoder, std::span(tokens).first(9), 5, quiet).mean_nll);
-  EXPECT_THROW(WindowedPerplexity(decoder, std::span(tokens).first(1), 6, quiet), Error);
+  EXPECT_EQ(shorter.mean_nll, measured(9, 5).mean_nll);
+  EXPECT_THROW(measured(1, 6), Error);
 }
 
 // Plans that share their first stages, one of which has a final norm of its own.
@@ -449,18 +454,25 @@ TEST(Decoder, PerplexitiesOfPlansHaveTheBitsOfEachAlone) {
   for (size_t i = 0; i < norm.size(); ++i) norm[i] = 0.5f + static_cast<float>(i) / 16;
   const auto output = std::make_shared<OutputWeights>(original.Output(*weights));
   output->final_norm = {norm.data(), DType::kFloat32, {weights->config.hidden}};
-  const std::vector<DepthPlan> plans = {original, pruned, {pruned.stages, output}, original};
-  Trunk trunk(kContext, weights, plans);
-  EXPECT_EQ(trunk.shared_stages(), 1);
+  DepthPlan shorter = pruned;  // its first two stages are those of the original
+  shorter.stages = {original.stages[0], original.stages[1]};
+  const std::vector<DepthPlan> plans = {original, pruned, {pruned.stages, output}, original, shorter};
+  PlanTree tree(kContext, weights, plans);
+  EXPECT_EQ(tree.shared_stages(), 1);
   NoProgress quiet;
-  const std::vector<TextPerplexity> together = WindowedPerplexities(trunk, tokens, 6, quiet);
+  const std::vector<TextPerplexity> together = WindowedPerplexities(tree, tokens, 6, quiet);
   ASSERT_EQ(together.size(), plans.size());
   for (size_t p = 0; p < plans.size(); ++p) {
-    Decoder alone(kContext, weights, plans[p]);
-    EXPECT_EQ(together[p].mean_nll, WindowedPerplexity(alone, tokens, 6, quiet).mean_nll) << p;
+    PlanTree alone(kContext, weights, {plans[p]});
+    EXPECT_EQ(together[p].mean_nll, WindowedPerplexities(alone, tokens, 6, quiet).front().mean_nll) << p;
   }
   EXPECT_NE(together[1].mean_nll, together[2].mean_nll);
-  EXPECT_THROW(Trunk(kContext, weights, {}), Error);
+  std::vector<size_t> scored;
+  const auto add = [&](size_t plan, Decoder&, const Rows&) { scored.push_back(plan); };
+  tree.Run(OneSequence(std::span(tokens).first(6)), add, [](size_t plan) { return plan == 1 || plan == 4; });
+  std::sort(scored.begin(), scored.end());
+  EXPECT_EQ(scored, (std::vector<size_t>{1, 4}));
+  EXPECT_THROW(PlanTree(kContext, weights, {}), Error);
 }
 
 TEST(Decoder, BadRequestsAreErrors) {

@@ -13,7 +13,6 @@
 namespace shiftrt {
 namespace {
 
-using test::JobFor;
 using test::kLlama405B;
 using test::kLlama70B;
 using test::ShapesOf;
@@ -87,119 +86,11 @@ TEST(Flops, OfAWindowCountThePairsThatSeeEachOther) {
   EXPECT_DOUBLE_EQ(attention(*windowed, 6), 4.0 * 8192 * 15);  // 1 + 2 + 4 * 3
 }
 
-TEST(MainJob, IsOutlinedWithoutTextAndWeights) {
-  const MainJob job = JobFor(ShapesOf(kLlama405B));
-  const JobOutline outline = OutlineOf(job);
-  EXPECT_EQ(outline.units, 31);
-  EXPECT_TRUE(outline.removed.empty());
-  EXPECT_EQ(outline.sites, 31);
-  EXPECT_EQ(outline.adapter_parameters, 31 * 129 * 16384);
-  EXPECT_EQ(outline.calibration.fit_batches, 56);
-  EXPECT_EQ(outline.calibration.heldout_batches, 8);
-  EXPECT_EQ(outline.window_batches(), 166);
-  EXPECT_TRUE(outline.unplanned.empty());
-  const double pass = 126 * (6'375'342'080.0 * 512 + 65536.0 * 131'328);  // FLOP per sample
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSelect).all(), 224 * pass);
-  const StepFlops calibrate = FlopsOf(job, outline, JobStep::kCalibrate);
-  EXPECT_DOUBLE_EQ(calibrate.model, 256 * pass);
-  EXPECT_DOUBLE_EQ(calibrate.sums, 31 * 131072.0 * 3 * 16384 * 16384);
-  // An eigendecomposition and two products of a Gram.
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSolve).fits, 31 * 13.0 * 16384 * 16384 * 16384);
-}
-
-TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
-  const ModelShapes shapes = ShapesOf(kLlama70B);
-  EXPECT_EQ(Names(OutlineOf(JobFor(shapes, "reverse*:3")).removed), "76, 77, 78");
-  const MainJob named = JobFor(shapes, "layers=3.attn,40-42");
-  EXPECT_EQ(Names(OutlineOf(named).removed), "3.attn, 40, 41, 42");
-  // A pass that collects sums ends after the last of them.
-  EXPECT_DOUBLE_EQ(FlopsOf(named, OutlineOf(named), JobStep::kCalibrate).model,
-                   43 * BlockFlops(*shapes.weights, 0, {256, 512}));
-  EXPECT_TRUE(OutlineOf(JobFor(shapes, "magnitude-l1:3")).removed.empty());
-  EXPECT_FALSE(OutlineOf(JobFor(shapes, "magnitude-l1:3")).selects);
-  EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:0.25,unit=half")).units, 40);
-  EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:params=55B")).units, 19);
-  EXPECT_THROW(OutlineOf(JobFor(shapes, "bi:80")), UsageError);
-  EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:max-kl=0.2")).units, 40) << "half of the layers at most";
-  EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:max-kl=0.2")).unplanned,
-            std::vector<std::string>{"the search for the largest cut"});
-}
-
-// A sequential fit: both streams, the fits of projections, healing, and the losses that decide about it.
-TEST(MainJob, CountsRefitsHealingAndTheLossesOfHeldOutText) {
-  MainJob job = JobFor(ShapesOf(kLlama70B), "layers=40-44");
-  job.recipe.correction = "refit";
-  JobOutline outline = OutlineOf(job);
-  EXPECT_EQ(outline.sequential_inputs, std::vector<int64_t>{28672});
-  EXPECT_EQ(outline.sequential_rows, 39 + 2 * 6 - 5 + 1);
-  EXPECT_EQ(outline.widest(8192), 28672);
-  EXPECT_TRUE(outline.unplanned.empty());
-  const StepFlops refit = FlopsOf(job, outline, JobStep::kCalibrate);
-  EXPECT_DOUBLE_EQ(refit.model, 47 * BlockFlops(*job.weights, 0, {256, 512}));
-  EXPECT_DOUBLE_EQ(refit.sums, RidgeSumsFlops(28672, 8192, 256 * 512));
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSolve).fits, SolveFlops(job.recipe.lambda, 28672, 8192));
-
-  // The adapter on the norm of what the projection leaves is a fit of its own.
-  job.recipe.correction = "norm-refit";
-  EXPECT_EQ(OutlineOf(job).sequential_inputs, (std::vector<int64_t>{28672, 8192}));
-  EXPECT_EQ(OutlineOf(job).sequential_rows, outline.sequential_rows + 1);
-  job.recipe.correction = "refit";
-
-  job.recipe.heal = Heal::kAll;
-  job.recipe.benefit = Benefit::kRequired;
-  outline = OutlineOf(job);
-  EXPECT_EQ(outline.sequential_inputs.size(), size_t{1 + 2 * 35});
-  EXPECT_EQ(outline.loss_tokens, 2 * 16384 + 3 * 8192);
-  EXPECT_GT(FlopsOf(job, outline, JobStep::kSolve).fits, 35 * SolveFlops(job.recipe.lambda, 28672, 8192));
-
-  job.recover_tokens = 1000;
-  EXPECT_GT(FlopsOf(job, outline, JobStep::kRecover).model, 3 * 1000 * BlockFlopsPerToken(*job.weights) * 75 / 80);
-  job.recipe.prune = ParsePrune("bi:0.25");  // where it is unknown what is removed, every block may be its own run
-  EXPECT_EQ(OutlineOf(job).sequential_inputs.size(), size_t{20 + (60 - 19) + 60});
-}
-
 // A fit of many inputs and few outputs takes no eigenvectors on the host.
-TEST(MainJob, CountsATridiagonalFormWhereTheSolverTakesOne) {
+TEST(Flops, OfASolveAreThoseOfATridiagonalFormWhereTheSolverTakesOne) {
   const double cube = std::pow(10496.0, 3), product = 2.0 * 10496 * 10496 * 1536;
   EXPECT_DOUBLE_EQ(SolveFlops(ParseLambda("gcv"), 10496, 1536), (4.0 / 3 + 1.0 / 3) * cube + 2 * product);
   EXPECT_DOUBLE_EQ(SolveFlops(ParseLambda("gcv"), 1536, 1536), EigenFlops(1536) + 2 * (2.0 * 1536 * 1536 * 1536));
-}
-
-TEST(MainJob, CountsTheSumsThatASelectionCollects) {
-  MainJob job = JobFor(ShapesOf(kLlama70B));
-  job.machine.memory = 100 * RidgeSums::Bytes(8192);  // sums of 80 candidates, and of the held-out text of 20 sites
-  const JobOutline outline = OutlineOf(job);
-  EXPECT_EQ(outline.pass.candidates, 80);
-  const double sums = 512 * 3.0 * 8192 * 8192;  // FLOP per sample
-  const double pass = FlopsOf(job, OutlineOf(JobFor(ShapesOf(kLlama70B))), JobStep::kSelect).all();
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSelect).model, pass);
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kSelect).sums, 80 * 224 * sums);
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kCalibrate).model, pass * 32 / 224);
-  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, JobStep::kCalibrate).sums, 20 * 32 * sums);
-  --job.machine.memory;
-  EXPECT_EQ(OutlineOf(job).pass.candidates, 0);
-}
-
-TEST(MainJob, HasLongerBatchesAndKeepsStreamsOnAGpu) {
-  MainJob job = JobFor(ShapesOf(kLlama70B));
-  EXPECT_EQ(OutlineOf(job).calibration_batch(), 2048);
-  job.machine = {.memory = int64_t{1} << 40, .gpu = true};
-  const JobOutline outline = OutlineOf(job);
-  EXPECT_EQ(outline.calibration.fit_batches, 28);
-  EXPECT_EQ(outline.calibration_batch(), 4096);
-  EXPECT_EQ(outline.pass, (SelectionPass{0, 0, {15, 45}}));
-}
-
-TEST(MainJob, SaysWhatIsNotPlanned) {
-  MainJob job = JobFor(ShapesOf(kLlama70B), "taylor:4");
-  job.recipe.correction = "auto";
-  job.recipe.gate = true;  // the gate is planned
-  EXPECT_EQ(OutlineOf(job).unplanned.size(), 2);
-}
-
-TEST(MainJob, RefusesSizesThatOverflow) {
-  EXPECT_EQ(CheckedProduct({3, int64_t{1} << 60}), int64_t{3} << 60);
-  EXPECT_THROW(CheckedProduct({8, int64_t{1} << 60}), Error);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "shift/measure/drift.h"
 #include "shift/measure/loss.h"
 #include "shift/pipeline.h"
+#include "shift/sums/collect.h"
 #include "shift/sums/gram_file.h"
 #include "tests/runtime/thread_link.h"
 #include "tests/shift/small_model.h"
@@ -244,6 +245,21 @@ TEST_F(MethodInProcesses, DealsOutFits) {
     EXPECT_GE(work.batches, 6);
     EXPECT_GT(work.sent, 0);
   }
+}
+
+// The bytes of docs/dev/architecture.md, of sums of three sites, of which each process owns one.
+TEST_F(MethodInProcesses, SendTheRowsToTheOwnerAndItsSumsToAll) {
+  const auto collect = [](const ShiftJob& job) {
+    CalibrationSums sums = CalibrationSums::Empty({1, 2, 4}, kWidth);
+    Collect(job, sums);
+    return job.context.processes->work;
+  };
+  int64_t sent = 0, tokens = 0;
+  for (const ProcessWork& work : In<ProcessWork>(3, collect)) sent += work.sent;
+  for (const std::vector<Batch>* text : {&calibration_.fit, &calibration_.heldout})
+    for (const Batch& batch : *text) tokens += batch.size();
+  const int64_t rows = 2 * tokens * (8 * kWidth + 24), sums = 2 * 3 * 2 * 4 * (kWidth + 1) * (3 * kWidth + 2);
+  EXPECT_NEAR(static_cast<double>(sent), static_cast<double>(rows + sums), 0.05 * static_cast<double>(sent));
 }
 
 }  // namespace

@@ -67,26 +67,21 @@ TEST_P(SplitCli, ASavedPlanIsScoredTheSame) {
   for (const int split : {2, 3}) ExpectSame({split}, "eval", {"--tasks", "piqa", "--data", Piqa()}, {"--items"}, split);
 }
 
-// The bytes that `run --dry-run` predicts for processes are compared with those that they report.
+// The weights that `run --dry-run` predicts for the process that needs the most are compared with those that one has.
 TEST_P(SplitCli, ThePlanIsHeldToTheRun) {
-  for (const auto& [processes, split] : {std::pair(3, 1), std::pair(3, 3), std::pair(4, 2)}) {
+  for (const auto& [processes, split] : {std::pair(3, 3), std::pair(4, 2)}) {
     std::vector<std::string> command =
         Arguments("run", Split("--prune reverse*:2 --correction lra --lra 8 --text-tokens 4096"));
     command.insert(command.end(), {"--split", std::to_string(split), "--json", Path("numbers.json")});
     ASSERT_EQ(In(processes, command).status, 0);
     const Json done = ReadJson("numbers.json");
-    command.insert(command.end(), {"--dry-run", "--hardware", "epyc-9654", "--devices", std::to_string(processes)});
+    command.emplace_back("--dry-run");
     ASSERT_EQ(In(1, command).status, 0);
-    const Json plan = ReadJson("numbers.json")["plans"][0];
-    double sent = 0;
+    const Json plan = ReadJson("numbers.json");
     std::set<int64_t> weights;
-    for (const Json& process : done["processes"]) {
-      sent += process["bytes_sent"].get<double>();
-      if (split > 1) weights.insert(process["weight_bytes"].get<int64_t>());
-    }
-    EXPECT_NEAR(plan["bytes_sent"].get<double>(), sent, 0.05 * sent) << processes << " processes, split " << split;
-    EXPECT_EQ(plan["split"], split);
-    EXPECT_TRUE(split == 1 || weights.contains(plan["memory"]["weights"].get<int64_t>())) << plan["memory"].dump();
+    for (const Json& process : done["processes"]) weights.insert(process["weight_bytes"].get<int64_t>());
+    EXPECT_EQ(plan["job"]["split"], split);
+    EXPECT_TRUE(weights.contains(plan["memory"]["weights"].get<int64_t>())) << plan["memory"].dump();
   }
 }
 
