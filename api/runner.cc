@@ -36,6 +36,7 @@ struct ModelRunner::Impl {
       : model(model), context(MakeContext(resources)), decoder(MakeDecoder()) {}
   Decoder MakeDecoder() const {
     const auto turn = context.TakeTurn();
+    PrepareToGenerate(context, *model.impl().model.weights, model.impl().model.plan);
     return {context, model.impl().model.weights, model.impl().model.plan};
   }
   // Runs a sequence, and reports the rows at this point of these layers.

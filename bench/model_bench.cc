@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "bench/probe.h"
+#include "engine/generate.h"
 #include "estimate/flops.h"
 #include "runtime/check.h"
 #include "runtime/median.h"
@@ -37,6 +38,7 @@ ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const 
         "the benchmark needs {} positions; the model's context is {}",
         std::max(options.prefill, options.context + options.decode), config.max_positions);
   Decoder decoder(context, weights, DepthPlan::Original(config.layers));
+  PrepareToGenerate(context, *weights, decoder.plan());
   Random random(1);
   const std::vector<int32_t> prompt = RandomTokens(options.prefill, config.vocab, random);
   const std::vector<int32_t> past = RandomTokens(options.context, config.vocab, random);

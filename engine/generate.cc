@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "engine/activations.h"
+#include "models/block_tensors.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/host_memory.h"
 #include "runtime/random.h"
 #include "runtime/stopwatch.h"
 
@@ -69,6 +71,23 @@ std::vector<int32_t> StopTokens(const Model& model) {
   std::vector<int32_t> stop = model.weights->config.eos_tokens;
   if (model.tokenizer && model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
   return stop;
+}
+
+void PrepareToGenerate(const Context& context, const Weights& weights, const DepthPlan& plan) {
+  if (context.device != Device::kCpu || weights.split()) return;
+  std::vector<std::span<const std::byte>> ranges;
+  const auto add = [&](const TensorView& tensor) {
+    if (!weights.IsMapped(tensor)) return;
+    ranges.emplace_back(static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes()));
+  };
+  const auto add_block = [&](const BlockStage& stage) {
+    const BlockWeights& block = weights.blocks[stage.layer];
+    if (!block.IsMixture())
+      ForEachTensor(block, stage.halves, [&](const BlockTensor&, const TensorView& tensor) { add(tensor); });
+  };
+  for (const Stage& stage : plan.stages) stage.Visit(add_block, [](const AdapterStage&) {});
+  add(weights.head);
+  MoveToHugePages(context, std::move(ranges));
 }
 
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config) {

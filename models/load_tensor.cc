@@ -182,7 +182,10 @@ TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool h
   // Quantised blocks are read byte by byte, at any address.
   const bool aligned = IsQuantised(type) || reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
   const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && !tensor.packed;
-  if (same && tensor.interleaved_heads == 0 && aligned) return {tensor.data, type, tensor.shape};
+  if (same && tensor.interleaved_heads == 0 && aligned) {
+    weights.mapped[tensor.data] = tensor.bytes();
+    return {tensor.data, type, tensor.shape};
+  }
   if (!here) return Elsewhere(tensor, type, weights);
   if (IsQuantised(type)) return Reordered(tensor, type, weights);
   return WithType(type, [&]<typename T>(std::type_identity<T>) { return Converted<T>(where, tensor, weights); });

@@ -172,6 +172,13 @@ std::string Weights::Fingerprint() const {
   return HashHex(summary);
 }
 
+bool Weights::IsMapped(const TensorView& tensor) const {
+  const auto after = mapped.upper_bound(tensor.data);
+  if (after == mapped.begin()) return false;
+  const auto& [data, bytes] = *std::prev(after);
+  return static_cast<const std::byte*>(tensor.data) < static_cast<const std::byte*>(data) + bytes;
+}
+
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const LoadOptions& options) {
   return LoadWeights(model, IsGguf(model) ? LoadGgufConfig(model) : LoadConfig(model / "config.json"), options);
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <new>
@@ -14,6 +15,7 @@
 #include <string_view>
 
 #include "runtime/descriptor.h"
+#include "runtime/parallel.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {
@@ -21,6 +23,7 @@ namespace shiftrt {
 namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+constexpr size_t kHugePage = 2u << 20;  // bytes
 
 // The number that follows `name` in a file of names and numbers; `fallback` if there is none.
 int64_t Named(const std::filesystem::path& path, const std::string& name, int64_t fallback) {
@@ -69,7 +72,7 @@ int64_t AvailableMemory(const std::filesystem::path& root) {
 }
 
 void* AllocateAligned(size_t bytes) {
-  constexpr size_t kHugePage = 2u << 20, kLine = 64;
+  constexpr size_t kLine = 64;
   const bool huge = bytes >= 2 * kHugePage;
   const size_t align = huge ? kHugePage : kLine, whole = (bytes + align - 1) / align * align;
   void* const memory = std::aligned_alloc(align, whole);
@@ -114,6 +117,57 @@ void ReleasePages(std::span<const std::byte> mapped) {
   if (mapped.size() < skipped + page) return;
   const size_t whole = (mapped.size() - skipped) / page * page;
   ::madvise(const_cast<std::byte*>(mapped.data()) + skipped, whole, MADV_DONTNEED);
+}
+
+void MoveToHugePages(const Context& context, std::vector<std::span<const std::byte>> ranges) {
+  constexpr uintptr_t kAlignment = 4096;  // the most that lies between neighbouring tensors of a file
+  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string enabled;
+  std::getline(setting, enabled);
+  if (enabled.empty() || enabled.find("[never]") != std::string::npos) return;
+
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });
+  struct Area {
+    uintptr_t begin, end;
+  };
+  std::vector<Area> areas;
+  for (const std::span<const std::byte> range : ranges) {
+    const auto begin = reinterpret_cast<uintptr_t>(range.data()), end = begin + range.size();
+    if (!areas.empty() && begin <= areas.back().end + kAlignment)
+      areas.back().end = std::max(areas.back().end, end);
+    else
+      areas.push_back({begin, end});
+  }
+  size_t bytes = 0;
+  for (Area& area : areas) {
+    area.begin = (area.begin + kHugePage - 1) / kHugePage * kHugePage;
+    area.end = std::max(area.begin, area.end / kHugePage * kHugePage);
+    bytes += area.end - area.begin;
+  }
+  if (bytes == 0 || static_cast<int64_t>(bytes / 4 * 5) > AvailableMemory()) return;
+
+  // The copies are made elsewhere, and then moved, so that other threads read the bytes at any time.
+  const size_t reserved = bytes + kHugePage;
+  void* const memory = ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return;
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
+  ::madvise(reinterpret_cast<void*>(first), bytes, MADV_HUGEPAGE);
+  uintptr_t copy = first;
+  for (const Area& area : areas) {
+    const size_t size = area.end - area.begin;
+    if (size == 0) continue;
+    ParallelFor(context, static_cast<int64_t>(size / kHugePage), 1, [&](int64_t begin, int64_t end) {
+      const size_t from = static_cast<size_t>(begin) * kHugePage, count = static_cast<size_t>(end - begin) * kHugePage;
+      std::memcpy(reinterpret_cast<void*>(copy + from), reinterpret_cast<const void*>(area.begin + from), count);
+    });
+    ::mprotect(reinterpret_cast<void*>(copy), size, PROT_READ);
+    // The addresses of the copy stay reserved, so that no other thread is given them before they are freed together.
+    void* const moved = ::mremap(reinterpret_cast<void*>(copy), size, size,
+                                 MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, reinterpret_cast<void*>(area.begin));
+    copy += size;
+    if (moved == MAP_FAILED) break;
+  }
+  ::munmap(memory, reserved);
 }
 
 }  // namespace shiftrt

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "runtime/context.h"
 
@@ -37,5 +38,11 @@ std::shared_ptr<std::byte> AllocateInFile(int64_t bytes, const std::filesystem::
 // Tells the system that it may free the memory that holds these bytes of a mapped file. They are read again when they
 // are used again.
 void ReleasePages(std::span<const std::byte> mapped);
+
+// Moves these bytes to huge pages at the same addresses, by all threads, as far as whole huge pages lie within a range
+// or within neighbouring ones. A program that reads a mapped file again and again needs fewer lookups of addresses
+// then. Does nothing where the system has no huge pages, or less memory than a quarter more than the bytes. Nobody may
+// write the bytes meanwhile.
+void MoveToHugePages(const Context& context, std::vector<std::span<const std::byte>> ranges);
 
 }  // namespace shiftrt

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "runtime/files.h"
 #include "tests/temporary_directory.h"
 #include "tests/write_text.h"
 
@@ -63,6 +68,30 @@ TEST_F(HostMemory, OfAFileKeepsItsContents) {
     for (int64_t i = 0; i < kBytes; ++i) ASSERT_EQ(bytes[i], static_cast<std::byte>(i / 3)) << directory << i;
   }
   EXPECT_TRUE(std::filesystem::is_empty(root_.path()));
+}
+
+// Ranges of a mapped file that lie next to each other move as one, and keep addresses and bytes.
+TEST_F(HostMemory, MovesAMappedFileToHugePages) {
+  constexpr size_t kBytes = size_t{9} << 20;
+  std::string content(kBytes, 0);
+  for (size_t i = 0; i < kBytes; ++i) content[i] = static_cast<char>(i / 4096 * 7 + i % 251);
+  Write("weights", content);
+  const MappedFile file(root_.path() / "weights");
+  const std::byte* const data = file.bytes().data();
+  Context context;
+  context.threads = 3;
+  MoveToHugePages(context, {{data + (4 << 20) + 100, size_t{5} << 19}, {data + 1000, (4 << 20) - 1000}, {data, 10}});
+  EXPECT_EQ(std::memcmp(data, content.data(), kBytes), 0);
+  // A page in the middle is a copy of the file now, unless the system has no huge pages.
+  std::string enabled;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), enabled);
+  if (enabled.empty() || enabled.find("[never]") != std::string::npos) GTEST_SKIP() << "no huge pages: " << enabled;
+  constexpr std::streamoff kMiddle = 3 << 20;
+  std::fstream changed(root_.path() / "weights", std::ios::in | std::ios::out | std::ios::binary);
+  changed.seekp(0).write("new", 3).seekp(kMiddle).write("new", 3);
+  changed.close();
+  EXPECT_EQ(std::memcmp(data, "new", 3), 0);
+  EXPECT_EQ(std::memcmp(data + kMiddle, content.data() + kMiddle, 3), 0);
 }
 
 TEST_F(HostMemory, OfAFileIsZeroAtFirstAndNeverNull) {
