@@ -91,7 +91,9 @@ int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
 
 Schedule ScheduleOf(const FinetuneSettings& settings, const TrainingText& text, int64_t hidden) {
   Schedule schedule = {.decay = settings.decay, .rate = settings.rate};
-  if (settings.rate == 0) {
+  if (settings.rate == 0 && settings.method == Method::kPartial && settings.layers == "all") {
+    schedule.rate = RecoveryRate(hidden);
+  } else if (settings.rate == 0) {
     schedule.rate = DefaultRate(settings.method, hidden);
     schedule.adapters = DefaultRate(Method::kAdapters, hidden) / schedule.rate;
     schedule.head = DefaultRate(Method::kPartial, hidden) / schedule.rate;
@@ -188,7 +190,6 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   settings.layers = "all";
   settings.adapters = settings.keep_best = true;
   settings.loss = TrainingLoss::kCrossEntropy;
-  settings.rate = 1e-4;
   settings.decay = Decay::kCosine;
   settings.length = 1024;
   settings.divide = true;

@@ -42,7 +42,7 @@ struct RunOptions {
   ComparisonOptions comparison;
   EvaluationOptions evaluation{.tasks = ""};
   std::string save, report, recover, recover_text, recover_loss = Name(RecoverySettings().loss);
-  double recover_rate = RecoverySettings().rate;
+  double recover_rate = 0;  // 0: by hidden size
   bool save_weights = false, no_gate = false;
   std::vector<std::string> exports;
   ExportSettings exporting;
@@ -172,7 +172,7 @@ FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired,
     fmt::print(stderr,
                "shiftrt: no step of the training lowered the loss on held-out text: give a lower rate "
                "(--recover-rate {:g}), or a longer --recover\n",
-               options.recover_rate / 5);
+               (options.recover_rate > 0 ? options.recover_rate : RecoveryRate(repaired.Shape().hidden)) / 5);
   WarnOfRounding(result.rounding, SavedChange::kRounded);
   return result;
 }
@@ -422,9 +422,9 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
          "predictions of the original model, which runs too; both: half of each")
       ->capture_default_str();
   app.add_option("--recover-rate", options->recover_rate,
-                 "highest learning rate of the training. If the held-out loss rises at first, a lower one is better")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+                 "highest learning rate of the training (default: by hidden size,\n"
+                 "docs/training.md#the-learning-rate). If the held-out loss rises at first, a lower one is better")
+      ->check(CLI::PositiveNumber);
   app.add_option(
       "--recover-text", options->recover_text,
       "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"

@@ -40,6 +40,12 @@ double DefaultRate(Method method, int64_t hidden) {
   return std::min(kHighest, scale / static_cast<double>(hidden));
 }
 
+double RecoveryRate(int64_t hidden) {
+  constexpr int64_t kSmall = 640;
+  constexpr double kOfSmall = 1e-4, kTimesHidden = 0.018;
+  return hidden <= kSmall ? kOfSmall : std::min(kOfSmall, kTimesHidden / static_cast<double>(hidden));
+}
+
 int64_t WarmupSteps(double warmup, int64_t steps) {
   if (!std::isfinite(warmup) || warmup < 0 || (warmup >= 1 && warmup != std::floor(warmup)))
     FailUsage(Field("warmup"), "\"{}\" is neither a number of steps (100) nor a share of them (0.05)", warmup);

@@ -166,7 +166,7 @@ struct FinetuneSettings {
   int64_t batch = 8;           ///< sequences per step
   int64_t pass_tokens = 2048;  ///< tokens that pass through the model together
   /// Learning rate of AdamW; 0: DefaultRate() of the method, and of kAdapters and kPartial for the adapters and the
-  /// head that are trained with it.
+  /// head that are trained with it, or RecoveryRate() for all of these if all blocks are trained.
   double rate = 0;
   Decay decay = Decay::kLinear;  ///< how it falls
   double warmup = 0.03;          ///< steps over which the rate rises; below 1: a share of the whole training
@@ -197,6 +197,13 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget = {});
 /// \param hidden the hidden size of the model
 /// \return the highest rate of AdamW, after the warm-up
 double DefaultRate(Method method, int64_t hidden);
+
+/// The learning rate of a training of whole models (Method::kPartial with all blocks, as RecoverySettings() has it) that
+/// names none: 1e-4 up to a hidden size of 640, and 0.018 / hidden above. It was measured at 576 and 896
+/// (docs/training.md).
+/// \param hidden the hidden size of the model
+/// \return the highest rate of AdamW, after the warm-up
+double RecoveryRate(int64_t hidden);
 
 /// The plan of a training.
 struct TrainingOutline {

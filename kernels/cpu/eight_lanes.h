@@ -14,6 +14,7 @@
 namespace shiftrt {
 namespace {
 
+using FourFloats = float __attribute__((vector_size(16)));
 using EightFloats = float __attribute__((vector_size(32)));
 using EightInts = int32_t __attribute__((vector_size(32)));
 using SixteenWords = uint16_t __attribute__((vector_size(32)));

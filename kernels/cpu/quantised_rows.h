@@ -51,6 +51,17 @@ inline float HalfAt(const std::byte* at) {
 #endif
 }
 
+// Four numbers of 16 bits, each `stride` bytes after the one before it.
+inline FourFloats FourHalves(const std::byte* at, int64_t stride) {
+#if defined(__F16C__)
+  uint64_t bits = 0;
+  for (int i = 0; i < 4; ++i) bits |= static_cast<uint64_t>(LoadAs<uint16_t>(at + i * stride)) << 16 * i;
+  return (FourFloats)_mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(bits)));
+#else
+  return FourFloats{HalfAt(at), HalfAt(at + stride), HalfAt(at + 2 * stride), HalfAt(at + 3 * stride)};
+#endif
+}
+
 inline GroupBytes GroupAt(const std::byte* at) { return LoadAs<GroupBytes>(at); }
 inline HalfBytes HalfGroupAt(const void* at) { return LoadAs<HalfBytes>(at); }
 
@@ -101,7 +112,8 @@ inline WordPair SignedWordsOf(GroupBytes bytes) {
   return {(GroupPairs)(pairs << 8 >> 8), (GroupPairs)(pairs >> 8)};
 }
 
-// Formats with blocks of one group.
+// Formats with blocks of one group. FourScales() are those of four blocks. Values() are signed bytes; unless kSigned,
+// Numbers() are what they are before kZero is subtracted: unsigned, they become words by fewer instructions.
 
 // 16 in each of 32 bytes whose bit of four bytes is set, else 0.
 inline GroupBytes FifthBits(const std::byte* at) {
@@ -127,25 +139,31 @@ template <bool kFive, bool kMinimum>
 struct NibbleBlock {
   static constexpr int64_t kGroups = 1, kScales = kMinimum ? 4 : 2, kHigh = kFive ? 4 : 0;
   static constexpr int64_t kBytes = kScales + kHigh + 16;
-  static constexpr bool kOffset = kMinimum;
+  static constexpr bool kOffset = kMinimum, kSigned = false;
+  static constexpr int kZero = kMinimum ? 0 : kFive ? 16 : 8;
 
   static float Scale(const std::byte* block) { return HalfAt(block); }
+  static FourFloats FourScales(const std::byte* blocks) { return FourHalves(blocks, kBytes); }
   static float Offset(const std::byte* block) { return HalfAt(block + 2); }
-  static GroupBytes Values(const std::byte* block) {
+  static GroupBytes Numbers(const std::byte* block) {
     const HalfBytes nibbles = HalfGroupAt(block + kScales + kHigh);
     using EightWords = uint32_t __attribute__((vector_size(kGroup)));
     const EightWords shifted = (EightWords)Joined(nibbles, nibbles) >> EightWords{0, 0, 0, 0, 4, 4, 4, 4};
-    GroupBytes values = (GroupBytes)shifted & static_cast<int8_t>(15);
-    if constexpr (kFive) values |= FifthBits(block + kScales);
-    return kMinimum ? values : values - static_cast<int8_t>(kFive ? 16 : 8);
+    const GroupBytes numbers = (GroupBytes)shifted & static_cast<int8_t>(15);
+    if constexpr (kFive) return numbers | FifthBits(block + kScales);
+    return numbers;
   }
+  static GroupBytes Values(const std::byte* block) { return Numbers(block) - static_cast<int8_t>(kZero); }
 };
 
 struct Q8Block {
   static constexpr int64_t kGroups = 1, kBytes = 34;
-  static constexpr bool kOffset = false;
+  static constexpr bool kOffset = false, kSigned = false;
+  static constexpr int kZero = 128;
   static float Scale(const std::byte* block) { return HalfAt(block); }
+  static FourFloats FourScales(const std::byte* blocks) { return FourHalves(blocks, kBytes); }
   static float Offset(const std::byte*) { return 0; }
+  static GroupBytes Numbers(const std::byte* block) { return GroupAt(block + 2) ^ static_cast<int8_t>(-128); }
   static GroupBytes Values(const std::byte* block) { return GroupAt(block + 2); }
 };
 
@@ -173,21 +191,27 @@ inline GroupBytes UnevenValues(const int8_t (&values)[16], const std::byte* nibb
 
 struct Iq4NlBlock {
   static constexpr int64_t kGroups = 1, kBytes = 18;
-  static constexpr bool kOffset = false;
+  static constexpr bool kOffset = false, kSigned = true;
+  static constexpr int kZero = 0;
   static float Scale(const std::byte* block) { return HalfAt(block); }
+  static FourFloats FourScales(const std::byte* blocks) { return FourHalves(blocks, kBytes); }
   static float Offset(const std::byte*) { return 0; }
   static GroupBytes Values(const std::byte* block) { return UnevenValues(kUnevenValues, block + 2); }
 };
 
 struct MxFp4Block {
   static constexpr int64_t kGroups = 1, kBytes = 17;
-  static constexpr bool kOffset = false;
+  static constexpr bool kOffset = false, kSigned = true;
+  static constexpr int kZero = 0;
   static float Scale(const std::byte* block) {
     const auto exponent = static_cast<uint32_t>(block[0]);
     const uint32_t bits = exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23;
     float scale;
     std::memcpy(&scale, &bits, sizeof scale);
     return scale;
+  }
+  static FourFloats FourScales(const std::byte* blocks) {
+    return FourFloats{Scale(blocks), Scale(blocks + kBytes), Scale(blocks + 2 * kBytes), Scale(blocks + 3 * kBytes)};
   }
   static float Offset(const std::byte*) { return 0; }
   static GroupBytes Values(const std::byte* block) { return UnevenValues(kMxValues, block + 1); }
@@ -469,33 +493,60 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
     to = MultiplyAdd(__builtin_convertvector(GroupProducts(words, integers), EightFloats), by, to);
   };
   if constexpr (Format::kGroups == 1) {
+    FourFloats offsets[R][M] = {};
     float offset[R][M] = {};
-    const int64_t groups = k / kGroup;
-    constexpr int64_t kTogether = 2;
-    for (int64_t first = 0; first < groups; first += kTogether) {
-      for (int r = 0; r < R; ++r)
-        for (int64_t line = 0; line < kTogether * Format::kBytes; line += kQuantisedLine)
-          __builtin_prefetch(w + r * row_bytes + first * Format::kBytes + kQuantisedAhead + line, 0, kInSecondCache);
-#pragma GCC unroll 2
-      for (int which = 0; which < kTogether; ++which) {
-        const int64_t group = first + which;
-        if (group == groups) break;
-#pragma GCC unroll 2
-        for (int r = 0; r < R; ++r) {
-          const std::byte* const block = w + r * row_bytes + group * Format::kBytes;
-          const WordPair words = SignedWordsOf(Format::Values(block));
-          const float scale = Format::Scale(block);
+    const auto add_group = [&](int r, int64_t group, int which, auto&& by_of) __attribute__((always_inline)) {
+      const std::byte* const block = w + r * row_bytes + group * Format::kBytes;
+      WordPair words;
+      if constexpr (Format::kSigned)
+        words = SignedWordsOf(Format::Values(block));
+      else
+        words = WordsOf(Format::Numbers(block));
 #pragma GCC unroll 4
-          for (int i = 0; i < M; ++i) {
-            const PreparedGroups x = x_of(i);
-            add(sum[r][i][which], words, x.integers + group * kGroup, Eight(scale * x.units[group]));
-            if constexpr (Format::kOffset) offset[r][i] += Format::Offset(block) * x.sums[group];
-          }
+      for (int i = 0; i < M; ++i) add(sum[r][i][which % 2], words, x_of(i).integers + group * kGroup, Eight(by_of(i)));
+    };
+    // Four groups together turn their scales into float32 by one instruction.
+    constexpr int kFour = 4;
+    const int64_t groups = k / kGroup;
+    int64_t first = 0;
+    for (; first + kFour <= groups; first += kFour) {
+      float by[R][M][kFour];
+      for (int r = 0; r < R; ++r) {
+        const std::byte* const blocks = w + r * row_bytes + first * Format::kBytes;
+        for (int64_t line = 0; line < kFour * Format::kBytes; line += kQuantisedLine)
+          __builtin_prefetch(blocks + kQuantisedAhead + line, 0, kInSecondCache);
+        const FourFloats scales = Format::FourScales(blocks);
+#pragma GCC unroll 4
+        for (int i = 0; i < M; ++i) {
+          const FourFloats product = scales * LoadAs<FourFloats>(x_of(i).units + first);
+          std::memcpy(by[r][i], &product, sizeof product);
+          FourFloats shift{};
+          if constexpr (Format::kOffset)
+            shift = FourHalves(blocks + 2, Format::kBytes);
+          else
+            shift = scales * static_cast<float>(-Format::kZero);
+          offsets[r][i] += shift * LoadAs<FourFloats>(x_of(i).sums + first);
         }
       }
+      asm("" : "+m"(by));  // as below
+#pragma GCC unroll 4
+      for (int which = 0; which < kFour; ++which)
+#pragma GCC unroll 2
+        for (int r = 0; r < R; ++r) add_group(r, first + which, which, [&](int i) { return by[r][i][which]; });
     }
+    for (; first < groups; ++first)
+      for (int r = 0; r < R; ++r) {
+        const std::byte* const block = w + r * row_bytes + first * Format::kBytes;
+        const float scale = Format::Scale(block);
+        add_group(r, first, 0, [&](int i) { return scale * x_of(i).units[first]; });
+        const float shift = Format::kOffset ? Format::Offset(block) : scale * static_cast<float>(-Format::kZero);
+        for (int i = 0; i < M; ++i) offset[r][i] += shift * x_of(i).sums[first];
+      }
     for (int r = 0; r < R; ++r)
-      for (int i = 0; i < M; ++i) out[r][i] = Sum(sum[r][i][0] + sum[r][i][1]) + offset[r][i];
+      for (int i = 0; i < M; ++i) {
+        const FourFloats& four = offsets[r][i];
+        out[r][i] = Sum(sum[r][i][0] + sum[r][i][1]) + ((four[0] + four[1]) + (four[2] + four[3]) + offset[r][i]);
+      }
   } else {
     EightFloats offset[R][M] = {};
     constexpr int kCount = static_cast<int>(kGroupsOfBlock) * Format::kHalves;

@@ -11,7 +11,6 @@
 namespace shiftrt {
 namespace {
 
-using FourFloats = float __attribute__((vector_size(16)));
 using FourInts = int32_t __attribute__((vector_size(16)));
 using SixteenFloats = float __attribute__((vector_size(64)));
 using SixteenInts = int32_t __attribute__((vector_size(64)));

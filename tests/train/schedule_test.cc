@@ -5,10 +5,18 @@
 
 #include <cmath>
 
+#include "include/shiftrt/finetune.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
 namespace {
+
+TEST(Rate, OfAWholeModelIsLowerForLargerModels) {
+  EXPECT_EQ(RecoveryRate(128), 1e-4);
+  EXPECT_EQ(RecoveryRate(576), 1e-4);
+  EXPECT_NEAR(RecoveryRate(896), 2e-5, 2e-7);
+  EXPECT_NEAR(RecoveryRate(1536), 1.17e-5, 1e-7);
+}
 
 // Against transformers' get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup, one step on in warm-up.
 TEST(Schedule, RisesAndFalls) {
