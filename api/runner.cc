@@ -32,12 +32,19 @@ void SequenceCache::Truncate(int64_t size) {
 }
 
 struct ModelRunner::Impl {
+  static constexpr int64_t kManyTokens = 128;
+
   Impl(const LanguageModel& model, const Resources& resources)
       : model(model), context(MakeContext(resources)), decoder(MakeDecoder()) {}
   Decoder MakeDecoder() const {
     const auto turn = context.TakeTurn();
-    PrepareToGenerate(context, *model.impl().model.weights, model.impl().model.plan);
     return {context, model.impl().model.weights, model.impl().model.plan};
+  }
+  // Called before so many tokens are generated, at most. Once many are expected, they pay for the preparation.
+  void Expect(int64_t tokens) {
+    const int64_t before = std::exchange(expected, std::min(expected + std::min(tokens, kManyTokens), kManyTokens));
+    if (before < kManyTokens && expected == kManyTokens)
+      PrepareToGenerate(context, *model.impl().model.weights, model.impl().model.plan);
   }
   // Runs a sequence, and reports the rows at this point of these layers.
   void Listen(std::span<const int32_t> tokens, const std::vector<int64_t>& layers, TapPoint point,
@@ -46,6 +53,7 @@ struct ModelRunner::Impl {
   LanguageModel model;
   Context context;
   Decoder decoder;
+  int64_t expected = 0;
 };
 
 ModelRunner::ModelRunner(const LanguageModel& model, const Resources& resources)
@@ -133,6 +141,7 @@ Generation ModelRunner::Generate(std::span<const int32_t> prompt, const Generati
   Listener listener(tokenizer, settings, on_token);
   listener.Follow(ids);
   const std::vector<int32_t> stop = settings.stop_at_end ? StopTokens(model) : std::vector<int32_t>();
+  impl_->Expect(settings.max_tokens);
   GenerationResult reply =
       shiftrt::Generate(impl_->decoder, ids, settings.max_tokens, sampling, settings.seed, stop, std::ref(listener));
   listener.Finish();
@@ -150,6 +159,7 @@ GenerationTotals ModelRunner::GenerateMany(std::span<const std::vector<int32_t>>
   const Model& model = impl_->model.impl().model;
   const Tokenizer& tokenizer = model.RequireTokenizer();
   const std::vector<int32_t> stop = settings.stop_at_end ? StopTokens(model) : std::vector<int32_t>();
+  impl_->Expect(std::min(settings.max_tokens, Impl::kManyTokens) * std::ssize(prompts));
   std::map<size_t, int32_t> ended;
   const auto on_stop = [&](size_t i, int32_t token) { ended[i] = token; };
   const ManyRequest request = {
@@ -201,7 +211,9 @@ struct Conversation::Impl {
 };
 
 Conversation::Conversation(ModelRunner& runner, std::string_view system)
-    : impl_(std::make_unique<Impl>(runner.impl_->decoder, runner.impl_->model.impl().model, system)) {}
+    : impl_(std::make_unique<Impl>(runner.impl_->decoder, runner.impl_->model.impl().model, system)) {
+  runner.impl_->Expect(ModelRunner::Impl::kManyTokens);
+}
 Conversation::~Conversation() = default;
 
 Generation Conversation::Reply(std::string_view message, const GenerationSettings& settings,

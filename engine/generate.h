@@ -24,9 +24,9 @@ struct GenerationResult {
 // The ids that end a reply: those of generation_config.json and config.json, and the tokenizer's EOS.
 std::vector<int32_t> StopTokens(const Model& model);
 
-// Moves the weights that every token of a reply reads to huge pages (runtime/host_memory.h), if a CPU reads them: a
-// second for some GiB, after which a token of a mapped model takes less time. Blocks with experts stay where they are,
-// because a token reads few of those.
+// Moves the weights that every token of a reply reads to huge pages (runtime/host_memory.h), if a CPU reads them. It
+// takes as long as some tens of tokens, and each token of a mapped model takes less time then. Blocks with experts stay
+// where they are, because a token reads few of those.
 void PrepareToGenerate(const Context& context, const Weights& weights, const DepthPlan& plan);
 
 // Throws Error for a prompt of no tokens, and when prompt + max_tokens exceeds the model's context.

@@ -146,26 +146,28 @@ void MoveToHugePages(const Context& context, std::vector<std::span<const std::by
   }
   if (bytes == 0 || static_cast<int64_t>(bytes / 4 * 5) > AvailableMemory()) return;
 
-  // The copies are made elsewhere, and then moved, so that other threads read the bytes at any time.
-  const size_t reserved = bytes + kHugePage;
+  // Copies are made elsewhere, and then moved, so that other threads read the bytes at any time: a piece after the
+  // other, because the pages of the file count as memory of this process until then.
+  constexpr size_t kPiece = 32 * kHugePage;
+  const size_t reserved = kPiece + kHugePage;
   void* const memory = ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return;
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
-  ::madvise(reinterpret_cast<void*>(first), bytes, MADV_HUGEPAGE);
-  uintptr_t copy = first;
+  const uintptr_t copy = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
+  ::madvise(reinterpret_cast<void*>(copy), kPiece, MADV_HUGEPAGE);
+  bool moving = true;
   for (const Area& area : areas) {
-    const size_t size = area.end - area.begin;
-    if (size == 0) continue;
-    ParallelFor(context, static_cast<int64_t>(size / kHugePage), 1, [&](int64_t begin, int64_t end) {
-      const size_t from = static_cast<size_t>(begin) * kHugePage, count = static_cast<size_t>(end - begin) * kHugePage;
-      std::memcpy(reinterpret_cast<void*>(copy + from), reinterpret_cast<const void*>(area.begin + from), count);
-    });
-    ::mprotect(reinterpret_cast<void*>(copy), size, PROT_READ);
-    // The addresses of the copy stay reserved, so that no other thread is given them before they are freed together.
-    void* const moved = ::mremap(reinterpret_cast<void*>(copy), size, size,
-                                 MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, reinterpret_cast<void*>(area.begin));
-    copy += size;
-    if (moved == MAP_FAILED) break;
+    for (uintptr_t at = area.begin; at < area.end && moving; at += kPiece) {
+      const size_t size = std::min<size_t>(kPiece, area.end - at);
+      ParallelFor(context, static_cast<int64_t>(size / kHugePage), 1, [&](int64_t begin, int64_t end) {
+        const size_t from = static_cast<size_t>(begin) * kHugePage,
+                     count = static_cast<size_t>(end - begin) * kHugePage;
+        std::memcpy(reinterpret_cast<void*>(copy + from), reinterpret_cast<const void*>(at + from), count);
+      });
+      // The addresses of the copy stay reserved, so that no other thread is given them.
+      moving = ::mremap(reinterpret_cast<void*>(copy), size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
+                        reinterpret_cast<void*>(at)) != MAP_FAILED;
+      if (moving) ::mprotect(reinterpret_cast<void*>(at), size, PROT_READ);
+    }
   }
   ::munmap(memory, reserved);
 }

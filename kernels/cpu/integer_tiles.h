@@ -26,6 +26,12 @@ constexpr int kTileRows = 6;            // rows of x of a tile
 constexpr int kFewTileRows = 4;         // the same if x has at most kMostFewRows rows, of which six would waste more
 constexpr int64_t kMostFewRows = 16;
 
+inline WordPair SignedWordsOf(GroupBytes bytes) {
+  using SignedWords = int16_t __attribute__((vector_size(kGroup)));
+  const auto pairs = (SignedWords)bytes;
+  return {(GroupPairs)(pairs << 8 >> 8), (GroupPairs)(pairs >> 8)};
+}
+
 // The operations in plain C++.
 struct EmulatedIntegers {
   using Reg = SixteenInts;
@@ -102,10 +108,8 @@ void WidenRows(const std::byte* w, int64_t row_bytes, int64_t rows, int64_t grou
     typename Integers::Reg square[kIntegerLanes];
 #pragma GCC unroll 16
     for (int j = 0; j < kIntegerLanes; ++j) {
-      if constexpr (Format::kGroups == 1)
-        square[j] = Integers::Widen(Format::Values(row[j] + group * Format::kBytes));
-      else
-        square[j] = Integers::Widen(ValuesOf<Format>(row[j], group));
+      square[j] = Integers::Widen(Format::kGroups == 1 ? ValuesOf<Format>(row[j] + group * Format::kBytes, 0)
+                                                       : ValuesOf<Format>(row[j], group));
     }
     Transpose16(square);
     for (int pair = 0; pair < kPairsOfGroup; ++pair) panel.pairs[group * kPairsOfGroup + pair][column] = square[pair];

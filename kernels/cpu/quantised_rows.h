@@ -106,14 +106,9 @@ inline WordPair WordsOf(GroupBytes unsigned_bytes) {
   const auto pairs = (GroupPairs)unsigned_bytes;
   return {pairs & 255, pairs >> 8};
 }
-inline WordPair SignedWordsOf(GroupBytes bytes) {
-  using SignedWords = int16_t __attribute__((vector_size(kGroup)));
-  const auto pairs = (SignedWords)bytes;
-  return {(GroupPairs)(pairs << 8 >> 8), (GroupPairs)(pairs >> 8)};
-}
 
-// Formats with blocks of one group. FourScales() are those of four blocks. Values() are signed bytes; unless kSigned,
-// Numbers() are what they are before kZero is subtracted: unsigned, they become words by fewer instructions.
+// Formats with blocks of one group. FourScales() are those of four blocks. Numbers() are bytes before kZero is
+// subtracted: unsigned ones become words by fewer instructions.
 
 // 16 in each of 32 bytes whose bit of four bytes is set, else 0.
 inline GroupBytes FifthBits(const std::byte* at) {
@@ -139,7 +134,7 @@ template <bool kFive, bool kMinimum>
 struct NibbleBlock {
   static constexpr int64_t kGroups = 1, kScales = kMinimum ? 4 : 2, kHigh = kFive ? 4 : 0;
   static constexpr int64_t kBytes = kScales + kHigh + 16;
-  static constexpr bool kOffset = kMinimum, kSigned = false;
+  static constexpr bool kOffset = kMinimum;
   static constexpr int kZero = kMinimum ? 0 : kFive ? 16 : 8;
 
   static float Scale(const std::byte* block) { return HalfAt(block); }
@@ -153,37 +148,36 @@ struct NibbleBlock {
     if constexpr (kFive) return numbers | FifthBits(block + kScales);
     return numbers;
   }
-  static GroupBytes Values(const std::byte* block) { return Numbers(block) - static_cast<int8_t>(kZero); }
 };
 
 struct Q8Block {
   static constexpr int64_t kGroups = 1, kBytes = 34;
-  static constexpr bool kOffset = false, kSigned = false;
+  static constexpr bool kOffset = false;
   static constexpr int kZero = 128;
   static float Scale(const std::byte* block) { return HalfAt(block); }
   static FourFloats FourScales(const std::byte* blocks) { return FourHalves(blocks, kBytes); }
   static float Offset(const std::byte*) { return 0; }
   static GroupBytes Numbers(const std::byte* block) { return GroupAt(block + 2) ^ static_cast<int8_t>(-128); }
-  static GroupBytes Values(const std::byte* block) { return GroupAt(block + 2); }
 };
 
-// The values of nibbles that are not evenly spaced, as in runtime/block_types.cc.
-constexpr int8_t kUnevenValues[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t kMxValues[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+// The values of nibbles that are not evenly spaced, as in runtime/block_types.cc, plus kZero of their formats.
+using SixteenNumbers = std::array<uint8_t, 16>;
+constexpr SixteenNumbers kUnevenNumbers = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+constexpr SixteenNumbers kMxNumbers = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-// The values of 32 nibbles, the low ones of 16 bytes first.
-inline GroupBytes UnevenValues(const int8_t (&values)[16], const std::byte* nibbles) {
+// The numbers of 32 nibbles, the low ones of 16 bytes first.
+inline GroupBytes NumbersOf(const SixteenNumbers& numbers, const std::byte* nibbles) {
   UnsignedHalf bytes;
   std::memcpy(&bytes, nibbles, sizeof bytes);
 #if defined(__SSSE3__)
-  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(values));
+  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers.data()));
   const auto low = (HalfBytes)_mm_shuffle_epi8(table, (__m128i)(bytes & 15));
   const auto high = (HalfBytes)_mm_shuffle_epi8(table, (__m128i)(bytes >> 4));
 #else
   HalfBytes low, high;
   for (int i = 0; i < kGroup / 2; ++i) {
-    low[i] = values[bytes[i] & 15];
-    high[i] = values[bytes[i] >> 4];
+    low[i] = static_cast<int8_t>(numbers[bytes[i] & 15]);
+    high[i] = static_cast<int8_t>(numbers[bytes[i] >> 4]);
   }
 #endif
   return Joined(low, high);
@@ -191,18 +185,18 @@ inline GroupBytes UnevenValues(const int8_t (&values)[16], const std::byte* nibb
 
 struct Iq4NlBlock {
   static constexpr int64_t kGroups = 1, kBytes = 18;
-  static constexpr bool kOffset = false, kSigned = true;
-  static constexpr int kZero = 0;
+  static constexpr bool kOffset = false;
+  static constexpr int kZero = 128;
   static float Scale(const std::byte* block) { return HalfAt(block); }
   static FourFloats FourScales(const std::byte* blocks) { return FourHalves(blocks, kBytes); }
   static float Offset(const std::byte*) { return 0; }
-  static GroupBytes Values(const std::byte* block) { return UnevenValues(kUnevenValues, block + 2); }
+  static GroupBytes Numbers(const std::byte* block) { return NumbersOf(kUnevenNumbers, block + 2); }
 };
 
 struct MxFp4Block {
   static constexpr int64_t kGroups = 1, kBytes = 17;
-  static constexpr bool kOffset = false, kSigned = true;
-  static constexpr int kZero = 0;
+  static constexpr bool kOffset = false;
+  static constexpr int kZero = 12;
   static float Scale(const std::byte* block) {
     const auto exponent = static_cast<uint32_t>(block[0]);
     const uint32_t bits = exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23;
@@ -214,19 +208,19 @@ struct MxFp4Block {
     return FourFloats{Scale(blocks), Scale(blocks + kBytes), Scale(blocks + 2 * kBytes), Scale(blocks + 3 * kBytes)};
   }
   static float Offset(const std::byte*) { return 0; }
-  static GroupBytes Values(const std::byte* block) { return UnevenValues(kMxValues, block + 1); }
+  static GroupBytes Numbers(const std::byte* block) { return NumbersOf(kMxNumbers, block + 1); }
 };
 
 // Formats with blocks of eight groups. Scales() writes the scales of the groups, or of their halves if kHalves is 2,
 // and the offsets of as many to `offsets` if the format has them. A call of it would cost a third of a product of four
-// rows. Numbers() are the bytes of a group before kZero is subtracted, which none exceeds twice; they are signed if
-// kSigned. Words(), where a format has it, are the same, times 1 / kFactors.
+// rows. Numbers() are the unsigned bytes of a group before kZero is subtracted. Words(), where a format has them, are
+// the same, times 1 / kFactors.
 
-// Of formats without these.
+// A block of eight groups without offsets or a zero.
 struct PlainBlock {
   static constexpr int64_t kGroups = kGroupsOfBlock;
-  static constexpr bool kOffset = false, kSigned = false;
-  static constexpr int8_t kZero = 0;
+  static constexpr bool kOffset = false;
+  static constexpr int kZero = 0;
 };
 
 struct Q2KBlock : PlainBlock {
@@ -246,7 +240,7 @@ struct Q2KBlock : PlainBlock {
 struct Q3KBlock : PlainBlock {
   static constexpr int64_t kBytes = 110;
   static constexpr int kHalves = 2;
-  static constexpr int8_t kZero = 4;
+  static constexpr int kZero = 4;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
     uint32_t words[3];
     std::memcpy(words, block + 96, sizeof words);
@@ -299,7 +293,7 @@ using Q5KBlock = Q4KOrQ5KBlock<true>;
 struct Q6KBlock : PlainBlock {
   static constexpr int64_t kBytes = 210;
   static constexpr int kHalves = 2;
-  static constexpr int8_t kZero = 32;
+  static constexpr int kZero = 32;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
     ScaleBytes<kSixteen>(HalfGroupAt(block + 192), HalfAt(block + 208), scales);
   }
@@ -317,7 +311,7 @@ struct Q6KBlock : PlainBlock {
 struct Iq4XsBlock : PlainBlock {
   static constexpr int64_t kBytes = 136;
   static constexpr int kHalves = 1;
-  static constexpr bool kSigned = true;
+  static constexpr int kZero = 128;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
     uint16_t highs;
     uint32_t lows;
@@ -335,14 +329,18 @@ struct Iq4XsBlock : PlainBlock {
     ScaleBytes<8>(bytes, HalfAt(block), scales);
   }
   static GroupBytes Numbers(const std::byte* block, int64_t group) {
-    return UnevenValues(kUnevenValues, block + 8 + group * 16);
+    return NumbersOf(kUnevenNumbers, block + 8 + group * 16);
   }
 };
 
-// The signed bytes of a group of a block of several.
+// The bytes of a group of a block, signed. A block of one group has group 0 alone.
 template <typename Format>
 inline GroupBytes ValuesOf(const std::byte* block, int64_t group) {
-  return Format::Numbers(block, group) - Format::kZero;
+  constexpr auto kZero = static_cast<int8_t>(Format::kZero);
+  if constexpr (Format::kGroups == 1)
+    return Format::Numbers(block) - kZero;
+  else
+    return Format::Numbers(block, group) - kZero;
 }
 
 // Calls visit.template operator()<Format>() for a quantised type.
@@ -390,7 +388,7 @@ void Dequantise(const std::byte* row, DType dtype, int64_t first, int64_t count,
       for (; group < end; ++group, out += kGroup) {
         const std::byte* const block = row + group * Format::kBytes;
         const float scale = Format::Scale(block), offset = Format::kOffset ? Format::Offset(block) : 0;
-        WidenGroup<V>(Format::Values(block), scale, scale, offset, offset, out);
+        WidenGroup<V>(ValuesOf<Format>(block, 0), scale, scale, offset, offset, out);
       }
     } else {
       while (group < end) {
@@ -475,8 +473,7 @@ void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
   }
 }
 
-// In each lane four products of the words of a group with integers of a row of x. If the words are at most 480, as all
-// formats' are, the sum fits.
+// In each lane four products of the words of a group, at most 255, with integers of a row of x.
 inline EightInts GroupProducts(const WordPair& words, const int16_t* integers) {
   return AddPairProducts(PairProducts(words.even, LoadAs<GroupPairs>(integers)), words.odd,
                          LoadAs<GroupPairs>(integers + kGroup / 2));
@@ -497,11 +494,7 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
     float offset[R][M] = {};
     const auto add_group = [&](int r, int64_t group, int which, auto&& by_of) __attribute__((always_inline)) {
       const std::byte* const block = w + r * row_bytes + group * Format::kBytes;
-      WordPair words;
-      if constexpr (Format::kSigned)
-        words = SignedWordsOf(Format::Values(block));
-      else
-        words = WordsOf(Format::Numbers(block));
+      const WordPair words = WordsOf(Format::Numbers(block));
 #pragma GCC unroll 4
       for (int i = 0; i < M; ++i) add(sum[r][i][which % 2], words, x_of(i).integers + group * kGroup, Eight(by_of(i)));
     };
@@ -589,8 +582,6 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
           WordPair words;
           if constexpr (requires { Format::kFactors; })
             words = Format::Words(at_row, group);
-          else if constexpr (Format::kSigned)
-            words = SignedWordsOf(Format::Numbers(at_row, group));
           else
             words = WordsOf(Format::Numbers(at_row, group));
 #pragma GCC unroll 4
