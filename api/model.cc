@@ -43,7 +43,7 @@ LanguageModel WithPlan(const Model& model, const DepthPlan& plan, Provenance pro
   LanguageModel::Impl impl{model};
   impl.model.plan = plan;
   impl.model.lora = nullptr;
-  impl.model.removed = plan.RemovedLayers(model.weights->config.layers);
+  if (!model.renumbered) impl.model.removed = plan.RemovedLayers(model.weights->config.layers);
   impl.model.provenance = std::move(provenance);
   return LanguageModel(std::make_shared<const LanguageModel::Impl>(std::move(impl)));
 }

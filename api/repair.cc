@@ -2,11 +2,13 @@
 #include "include/shiftrt/repair.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "api/impl.h"
 #include "api/kept_fit.h"
 #include "api/repair.h"
+#include "models/as_original.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/processes.h"
@@ -118,17 +120,81 @@ std::vector<std::string> VariantNames(const Recipe& recipe) {
   return names;
 }
 
+namespace {
+
+// The recipe with the numbers that layers have in AsOriginal(saved).
+Recipe ForOriginal(Recipe recipe, const Model& saved) {
+  recipe.prune.layers = NumbersInOriginal(recipe.prune.layers, saved);
+  return recipe;
+}
+
+// Throws UsageError for what cannot be done to a model that is pruned or fine-tuned already.
+void CheckStep(const Recipe& recipe, const Model& saved, const Weights& original) {
+  if (saved.weights.get() == &original) return;
+  const auto refuse = [&](bool given, const char* field, const char* what, const char* instead) {
+    if (given)
+      FailUsage(Field(field), "{} does not take the model {}, which is pruned or fine-tuned already; {}", what,
+                saved.name, instead);
+  };
+  refuse(recipe.gram.used(), "gram.load", "a file of sums", "leave it out");
+  if (original.adapters.empty()) return;
+  const char* const adapters = "its adapters belong to whole blocks: give another criterion, or the original model";
+  refuse(recipe.prune.halves(), "prune", "removing halves of blocks", adapters);
+  refuse(recipe.prune.criterion == "taylor", "prune", "the criterion taylor", adapters);
+  refuse(recipe.correction == "laco", "correction", "laco",
+         "its adapters are no weights to merge: give joint or refit");
+}
+
+// The scores by the layers of `saved`; NaN for a layer that it lacks.
+std::vector<double> ScoresInSaved(const std::vector<double>& scores, const Selection& selection, const Model& saved) {
+  std::vector<double> numbered;
+  for (size_t unit = 0; unit < scores.size(); ++unit) {
+    const int64_t step = selection.unit == Unit::kHalf ? 2 : 1, at = static_cast<int64_t>(unit);
+    const std::vector<BlockPart> block = {at / step};
+    const int64_t place = step * NumbersInSaved(block, saved).front().layer + at % step;
+    numbered.resize(place + 1, std::numeric_limits<double>::quiet_NaN());
+    numbered.back() = scores[unit];
+  }
+  return numbered;
+}
+
+void NumberInSaved(Selection& selection, const Model& saved) {
+  selection.scores = ScoresInSaved(selection.scores, selection, saved);
+  selection.removed = NumbersInSaved(selection.removed, saved);
+}
+
+// The findings of a repair of AsOriginal(saved), with the numbers of layers and the plans of `saved`.
+ShiftResult InSaved(ShiftResult result, const Model& saved) {
+  NumberInSaved(result.selection, saved);
+  for (CutReport& cut : result.cuts) cut.removed = NumbersInSaved(cut.removed, saved);
+  for (std::vector<FitReport>* fits : {&result.sites, &result.healed, &result.merged_runs})
+    for (FitReport& fit : *fits) {
+      fit.layers = NumbersInSaved(fit.layers, saved);
+      fit.name = SpanName(fit.layers);
+    }
+  if (result.healing) result.healing->parts = NumbersInSaved(result.healing->parts, saved);
+  for (GateVerdict& verdict : result.gate) verdict.parts = NumbersInSaved(verdict.parts, saved);
+  for (DepthPlan* plan : {&result.pruned, &result.corrected}) *plan = OverSaved(*plan, saved);
+  if (result.merged) result.merged = OverSaved(*result.merged, saved);
+  return result;
+}
+
+}  // namespace
+
 void CheckRecipe(const LanguageModel& model, const Recipe& recipe) {
-  const Model& original = model.impl().model;
-  CheckOriginal(original);
-  CheckOptions(WithCorrection(recipe, original.weights->config, original.weights->split()), original.weights->config,
+  const Model& saved = model.impl().model;
+  const Model original = AsOriginal(saved);
+  CheckStep(recipe, saved, *original.weights);
+  const Recipe job = ForOriginal(recipe, saved);
+  CheckOptions(WithCorrection(job, original.weights->config, original.weights->split()), original.weights->config,
                original.weights->split());
-  RemovalCount(recipe.prune, *original.weights);  // throws for what cannot be removed
+  RemovalCount(job.prune, *original.weights);  // throws for what cannot be removed
 }
 
 struct RepairJob::Impl {
   Impl(const LanguageModel& model, const Recipe& recipe, const Resources& resources)
       : model(model),
+        original(AsOriginal(model.impl().model)),
         recipe(recipe),
         context(MakeContext(resources).ReducedPrecision()),
         text(LoadText(recipe, model.impl().model, context.device)),
@@ -137,11 +203,14 @@ struct RepairJob::Impl {
     this->recipe = WithCorrection(recipe, weights.config, weights.split(), &why_correction);
     this->recipe.mode = ModeOf(this->recipe, weights.split(), &why);
   }
-  ShiftJob Job(Progress& progress) const { return {context, model.impl().model, text, progress}; }
+  const Model& saved() const { return model.impl().model; }
+  ShiftJob Job(Progress& progress) const { return {context, original, text, progress}; }
+  Recipe JobRecipe() const { return ForOriginal(recipe, saved()); }
   RepairResult Result(const ShiftResult& result) const;
 
   LanguageModel model;
-  Recipe recipe;  // its mode is not kAuto, and its correction has a name
+  Model original;  // the model for the repair, which may be a step after an earlier one
+  Recipe recipe;   // its mode is not kAuto, and its correction has a name
   const char* why = nullptr;
   std::string why_correction;
   Context context;
@@ -175,17 +244,18 @@ HeldOutText RepairJob::HeldOut() const {
 
 std::string RepairJob::Key() const {
   NoProgress quiet;
-  return FitKey(impl_->Job(quiet), impl_->recipe);
+  return FitKey(impl_->Job(quiet), impl_->JobRecipe());
 }
 
-RepairResult RepairJob::Impl::Result(const ShiftResult& result) const {
-  const Model& original = model.impl().model;
-  const Provenance made = ProvenanceOf(original.name, recipe, text, result);
+RepairResult RepairJob::Impl::Result(const ShiftResult& found) const {
+  const ShiftResult result = InSaved(found, saved());
+  const std::string name = saved().provenance ? saved().provenance->model : saved().name;
+  const Provenance made = ProvenanceOf(name.empty() ? saved().name : name, recipe, text, result);
   Provenance bare = made;  // the provenance of the model without its correction
   bare.recipe = {.prune = made.recipe.prune, .correction = "none", .merge = "off", .quantise = made.recipe.quantise};
   RepairResult repair{.report = *made.repair,
-                      .pruned = WithPlan(original, result.pruned, std::move(bare)),
-                      .corrected = WithPlan(original, result.corrected, made),
+                      .pruned = WithPlan(saved(), result.pruned, std::move(bare)),
+                      .corrected = WithPlan(saved(), result.corrected, made),
                       .merged = std::nullopt,
                       .variants = {{"original", "original", model}}};
   const bool corrects = Corrects(recipe);
@@ -193,7 +263,7 @@ RepairResult RepairJob::Impl::Result(const ShiftResult& result) const {
   if (corrects)
     repair.variants.push_back({VariantName(recipe), "pruned + " + VariantLabel(recipe, result), repair.corrected});
   if (result.merged) {
-    repair.merged = WithPlan(original, *result.merged, made);
+    repair.merged = WithPlan(saved(), *result.merged, made);
     repair.variants.push_back({"merged", fmt::format("merged ({})", Name(recipe.merge)), *repair.merged});
   }
   return repair;
@@ -203,21 +273,23 @@ RepairResult RepairJob::Run(Progress* progress, const KeepSettings& keep, bool* 
   ProgressOf reports(progress);
   const auto turn = impl_->context.TakeTurn();
   KeptFit fit{keep.directory, keep.tell};
-  const ShiftResult result = fit.Get(impl_->Job(reports), impl_->recipe);
+  const ShiftResult result = fit.Get(impl_->Job(reports), impl_->JobRecipe());
   if (kept != nullptr) *kept = fit.kept;
   return impl_->Result(result);
 }
 
 std::vector<Selection> RepairJob::Select(std::span<const PruneSpec> specs, Progress* progress) const {
   std::vector<PruneSpec> wanted(specs.begin(), specs.end());
+  for (PruneSpec& spec : wanted) spec.layers = NumbersInOriginal(spec.layers, impl_->saved());
   std::erase_if(wanted, [&](const PruneSpec& spec) {
     return impl_->text.fit.empty() && FindCriterion(spec.criterion).needs_calibration();
   });
   ProgressOf reports(progress);
   const auto turn = impl_->context.TakeTurn();
-  const CriterionInput input = {impl_->context, impl_->model.impl().model.weights, &impl_->text.fit,
-                                impl_->recipe.seed};
-  return SelectLayers(wanted, input, reports);
+  const CriterionInput input = {impl_->context, impl_->original.weights, &impl_->text.fit, impl_->recipe.seed};
+  std::vector<Selection> selections = SelectLayers(wanted, input, reports);
+  for (Selection& selection : selections) NumberInSaved(selection, impl_->saved());
+  return selections;
 }
 
 LanguageModel Quantise(const LanguageModel& model, const QuantiseSpec& spec, const CalibrationSpec& text, uint64_t seed,

@@ -12,7 +12,7 @@ namespace shiftrt {
 // The calibration text, by default calibration.txt next to the model, with samples that the model has positions for.
 // Throws UsageError with the name of the field if there is none.
 CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* field);
-// Throws UsageError for a model that is pruned, corrected or fine-tuned.
+// Throws UsageError for a model that is pruned, corrected or fine-tuned, for jobs that do not take one.
 void CheckOriginal(const Model& model);
 // The row of a named recipe. Throws UsageError listing the names.
 const NamedRecipe& FindNamedRecipe(std::string_view name);

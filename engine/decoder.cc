@@ -42,12 +42,28 @@ void CheckTargets(int64_t rows, std::span<const int32_t> targets, std::span<cons
         "scores of {} targets for {} rows", targets.size(), rows);
 }
 
+// The stages with the adapters of their blocks (Weights::adapters), each before the first stage of its block.
+std::vector<Stage> WithBlockAdapters(const Weights& weights, std::span<const Stage> stages) {
+  std::vector<Stage> all;
+  for (const Stage& stage : stages) {
+    stage.Visit(
+        [&](const BlockStage& block) {
+          if (RunsAttention(block.halves))
+            for (const auto& lra : weights.adapters[block.layer]) all.emplace_back(AdapterStage{{}, lra});
+        },
+        [](const AdapterStage&) {});
+    all.push_back(stage);
+  }
+  return all;
+}
+
 }  // namespace
 
 struct Decoder::Impl {
   Context context;
   std::shared_ptr<const Weights> weights;
   DepthPlan plan;
+  std::vector<Stage> with_adapters;  // the plan's, if blocks have adapters
   TapSet taps;
   std::unique_ptr<ModelPart> part;  // null unless the model is split over processes
   std::unique_ptr<Backend> backend;
@@ -56,6 +72,7 @@ struct Decoder::Impl {
     const auto run = [&](const LayerCall& of_part) { return RunLayers(*backend, taps, of_part); };
     return part ? part->Run(call, taps, run) : run(call);
   }
+  std::span<const Stage> stages() const { return weights->adapters.empty() ? plan.stages : with_adapters; }
   // True if this process has the head.
   bool scores() const { return !part || part->last(); }
   // The result of `run` for the call that continues the sequences, each of which has another cache.
@@ -77,6 +94,10 @@ Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights,
   impl_->taps = TapSet(std::move(taps));
   impl_->taps.Check(plan.stages, weights->config.layers, /*everything=*/true);
   BackendSetup setup{context, weights, plan, !impl_->taps.empty()};
+  if (!weights->adapters.empty()) {
+    Check(!weights->split(), "adapters of blocks in a model that is split over processes");
+    setup.plan.stages = impl_->with_adapters = WithBlockAdapters(*weights, plan.stages);
+  }
   if (weights->split()) {
     impl_->part = std::make_unique<ModelPart>(context.processes, weights);
     const std::span<const Stage> mine = impl_->part->Mine(plan.stages);
@@ -95,7 +116,7 @@ const Context& Decoder::context() const { return impl_->context; }
 
 Rows Decoder::Forward(const Batch& batch, bool taps_only) {
   CheckLengths(config(), batch);
-  return impl_->Run({.batch = batch, .stages = plan().stages, .next = config().layers, .taps_only = taps_only});
+  return impl_->Run({.batch = batch, .stages = impl_->stages(), .next = config().layers, .taps_only = taps_only});
 }
 
 Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages, bool taps_only) {
@@ -105,6 +126,8 @@ Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const S
   CheckStages(weights(), stages);
   CheckLengths(config(), batch);
   impl_->taps.Check(stages, config().layers, /*everything=*/false);
+  std::vector<Stage> with_adapters;
+  if (!weights().adapters.empty()) stages = with_adapters = WithBlockAdapters(weights(), stages);
   return impl_->Run({.batch = batch, .stages = stages, .residual = &residual, .taps_only = taps_only});
 }
 
@@ -126,8 +149,8 @@ Result Decoder::Impl::Continue(std::span<const CachedTokens> sequences, const Dr
     batch.Add(sequence.tokens);
     continued.push_back({cache.storage_.get(), cache.size_});
   }
-  Result result = run(
-      {.batch = batch, .stages = plan.stages, .continued = continued, .next = weights->config.layers, .draw = draw});
+  Result result =
+      run({.batch = batch, .stages = stages(), .continued = continued, .next = weights->config.layers, .draw = draw});
   for (const CachedTokens& sequence : sequences) sequence.cache->size_ += std::ssize(sequence.tokens);
   return result;
 }

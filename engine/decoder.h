@@ -97,9 +97,10 @@ struct CachedTokens {
 // of the last one by some batches.
 class Decoder {
  public:
-  // Throws Error for taps on layers, or on halves of them, that the plan does not run. Weights and adapters are shared,
-  // not copied; several threads may make decoders over the same weights. A decoder is for one thread at a time, and
-  // those over the same weights on the same GPU are for one thread together.
+  // A block with adapters (Weights::adapters) runs with them: its input is the stream before them, and its update has
+  // theirs. Throws Error for taps on layers, or on halves of them, that the plan does not run. Weights and adapters are
+  // shared, not copied; several threads may make decoders over the same weights. A decoder is for one thread at a time,
+  // and those over the same weights on the same GPU are for one thread together.
   Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps = {});
   ~Decoder();
   Decoder(Decoder&&) noexcept;

@@ -90,6 +90,7 @@ struct GradientEngine::Impl {
   // Runs stages of the plan through the layer loop.
   void Run(const LayerCall& call, const OpsLayers::Pass& pass) {
     CheckLengths(config(), call.batch);
+    Check(weights().adapters.empty(), "gradients of a model whose blocks have adapters are not implemented");
     layers.Begin(call, pass);
     RunLayers(layers, TapSet(), call);
   }

@@ -2,6 +2,7 @@
 #include "engine/layer_loop.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/check.h"
 
@@ -41,17 +42,46 @@ class LayerLoop {
     for (size_t i = 0; i < stages_.size(); ++i) {
       h_.BeginStage(i, stages_[i]);
       stages_[i].Visit([&](const BlockStage& block) { RunBlock(block, i + 1 == stages_.size()); },
-                       [&](const AdapterStage& adapter) { h_.Adapter(adapter); });
+                       [&](const AdapterStage& adapter) {
+                         if (adapter.parts.empty()) EnterBlock(BlockBehind(i));
+                         h_.Adapter(adapter);
+                       });
     }
     Tapped(call_.next, TapPoint::kInput, [&] { return h_.Stream(); });
     if (call_.draw != nullptr) h_.Choose();
   }
 
  private:
+  // The layer of the block that follows a stage.
+  int64_t BlockBehind(size_t stage) const {
+    for (size_t i = stage + 1; i < stages_.size(); ++i) {
+      const int64_t layer = stages_[i].Visit([](const BlockStage& block) { return block.layer; },
+                                             [](const AdapterStage&) { return int64_t{-1}; });
+      if (layer >= 0) return layer;
+    }
+    return -1;
+  }
+
+  // Begins a block with adapters of its own (Weights::adapters), which count as a part of it: its input is the stream
+  // before them, and its update has theirs.
+  void EnterBlock(int64_t layer) {
+    if (std::exchange(entered_, true)) return;
+    Tapped(layer, TapPoint::kInput, [&] { return h_.Stream(); });
+    if (taps_.Has(layer, TapPoint::kUpdate)) before_.Set(h_.Stream());
+  }
+
+  // Returns the sum of what the block that runs and its adapters have added to the stream.
+  Rows UpdateWithAdapters() {
+    update_.Set(h_.Stream());
+    update_.Subtract(before_.rows());
+    return update_.rows();
+  }
+
   void RunBlock(const BlockStage& block, bool last) {
     const int64_t layer = block.layer;
     const auto done = [&](TapPoint point) { return stops_ && last && !taps_.HasAfter(layer, point); };
-    Tapped(layer, TapPoint::kInput, [&] { return h_.Stream(); });
+    const bool with_adapters = std::exchange(entered_, false);
+    if (!with_adapters) Tapped(layer, TapPoint::kInput, [&] { return h_.Stream(); });
     if (done(TapPoint::kInput)) return;
     if (RunsAttention(block.halves)) {
       h_.Attention(block, slot_++);
@@ -64,7 +94,8 @@ class LayerLoop {
       Tapped(layer, TapPoint::kActivation, [&] { return h_.Activation(); });
       Tapped(layer, TapPoint::kMlp, [&] { return h_.Update(block, Halves::kMlp); });
     }
-    Tapped(layer, TapPoint::kUpdate, [&] { return h_.Update(block, block.halves); });
+    Tapped(layer, TapPoint::kUpdate,
+           [&] { return with_adapters ? UpdateWithAdapters() : h_.Update(block, block.halves); });
     Tapped(layer, TapPoint::kOutput, [&] { return h_.Stream(); });
   }
 
@@ -79,7 +110,9 @@ class LayerLoop {
   const LayerCall& call_;
   bool stops_;  // after the last tap, which is not the stream after all stages
   std::span<const Stage> stages_;
-  int64_t slot_ = 0;  // the cache's slot for the next attention
+  int64_t slot_ = 0;          // the cache's slot for the next attention
+  bool entered_ = false;      // adapters of the next block have run
+  KeptRows before_, update_;  // the stream before them, and the update of the block with them
 };
 
 }  // namespace

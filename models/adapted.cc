@@ -125,6 +125,7 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
     model.lora = std::move(read.lora);
   }
   model.removed = header.removed;
+  model.renumbered = header.renumbered && !model.plan.Adapters().empty();
   model.provenance = ReadProvenance(header.json.value("provenance", Json()));
   return model;
 }

@@ -71,6 +71,11 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   header.removed = LayerList(json["removed"], header.layers, name, "removed");
   Check(header.standalone() || (fs::path(header.base).is_absolute() && header.base.find('\0') == std::string::npos),
         "{}: base is {}, expected an absolute path or \"{}\"", name, Shown(json["base"]), kStandalone);
+  const Json renumbered = json.value(kRenumbered, Json(false));
+  Check(renumbered.is_boolean(), "{}: {} is {}, expected true or false", name, kRenumbered, Shown(renumbered));
+  Check(renumbered == false || header.version >= kRenumberedVersion,
+        "{}: it is {}, which a file of version {} cannot be", name, kRenumbered, header.version);
+  header.renumbered = header.standalone() || renumbered == true;
   return header;
 }
 
@@ -81,7 +86,7 @@ BlockStage ReadBlock(const Json& stage, int64_t last, const AdaptedHeader& heade
             block.get<int64_t>() > last,
         "{}: block {} after block {} in a model of {} layers", name, Shown(block), last, layers);
   const auto layer = block.get<int64_t>();
-  Check(header.standalone() || !std::binary_search(header.removed.begin(), header.removed.end(), layer),
+  Check(header.renumbered || !std::binary_search(header.removed.begin(), header.removed.end(), layer),
         "{}: block {} is among the removed layers", name, layer);
   return BlockStage{layer, ReadHalves(stage, header.version, name)};
 }
@@ -113,7 +118,7 @@ std::vector<BlockPart> ReadParts(const Json& value, const AdaptedHeader& header,
           Shown(value));
     const bool gone = std::binary_search(header.removed.begin(), header.removed.end(), part.layer);
     // A block that was trained in the place of removed ones runs after the adapter that stands for them.
-    const bool runs_again = part.halves == Halves::kBoth && (header.standalone() || RunsWithOwnTensors(header, part));
+    const bool runs_again = part.halves == Halves::kBoth && (header.renumbered || RunsWithOwnTensors(header, part));
     Check(gone == (part.halves == Halves::kBoth) || runs_again, "{}: adapter {} does not stand for removed layers",
           name, Shown(value));
     Check(part.halves == Halves::kBoth || header.version >= kHalvesVersion,

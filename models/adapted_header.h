@@ -16,15 +16,17 @@ namespace shiftrt {
 
 // A file has the lowest version that can describe its plan, so that older programs refuse only files that they would
 // misread: version 2 added half blocks, version 3 tensors of the plan's own and LoRA factors, version 4
-// adapters that read the normed stream, version 5 quantised tensors of the plan's own, which are in a GGUF file, and
-// version 6 MLPs whose number of units is not that of the configuration.
+// adapters that read the normed stream, version 5 quantised tensors of the plan's own, which are in a GGUF file,
+// version 6 MLPs whose number of units is not that of the configuration, and version 7 a base model that lacks the
+// removed blocks itself.
 inline constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3, kNormsVersion = 4, kQuantisedVersion = 5,
-                     kUnitsVersion = 6, kLastVersion = kUnitsVersion;
+                     kUnitsVersion = 6, kRenumberedVersion = 7, kLastVersion = kRenumberedVersion;
 inline constexpr const char *kAdapterTensors = "adapters.safetensors", *kOwnTensors = "own.safetensors",
                             *kOwnQuantised = "own.gguf";
 inline constexpr const char *kFinalNorm = "model.norm.weight", *kFinalNormBias = "model.norm.bias",
                             *kHead = "lm_head.weight", *kTable = "model.embed_tokens.weight";
-inline constexpr const char* kStandalone = ".";  // as base: the directory has weights of its own
+inline constexpr const char* kStandalone = ".";           // as base: the directory has weights of its own
+inline constexpr const char* kRenumbered = "renumbered";  // true: the base model lacks the removed blocks
 
 // shiftrt.json with the types of its fields checked, all but the plan's.
 struct AdaptedHeader {  // NOLINT(bugprone-exception-escape): JSON is moved without an exception
@@ -32,6 +34,9 @@ struct AdaptedHeader {  // NOLINT(bugprone-exception-escape): JSON is moved with
   int version = kFirstVersion;
   int64_t layers = 0;  // layers of the original model
   std::vector<int64_t> removed;
+  // True if the weights have the kept blocks alone, so that the plan's blocks count from 0. What adapters replace, and
+  // `removed`, count as the original does.
+  bool renumbered = false;
   nlohmann::json json;
 
   bool standalone() const { return base == kStandalone; }

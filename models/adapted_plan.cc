@@ -169,7 +169,7 @@ class PlanReader {
   DepthPlan Read() {
     const Json& stages = header_.json["plan"];
     const ModelConfig& config = weights_.config;
-    Check(header_.standalone() || header_.layers == config.layers, "{}: layers is {}, but the base model has {}", name_,
+    Check(header_.renumbered || header_.layers == config.layers, "{}: layers is {}, but the base model has {}", name_,
           header_.layers, config.layers);
     Check(stages.is_array() && !stages.empty(), "{}: plan is not a list of stages", name_);
     DepthPlan plan;

@@ -241,6 +241,7 @@ void ReadGgufPlan(const GgufContents& file, Model& model) {
         kGgufAdapters, stated.size(), adapters);
   if (metadata.Has(kGgufRemoved)) {
     model.removed = metadata.Integers(kGgufRemoved);
+    model.renumbered = adapters > 0;
     for (size_t i = 0; i < model.removed.size(); ++i)
       Check(model.removed[i] >= (i == 0 ? 0 : model.removed[i - 1] + 1) && model.removed[i] < kMostUnits,
             "{}: {} is not an ascending list of layers", metadata.name(), kGgufRemoved);

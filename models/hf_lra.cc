@@ -312,6 +312,7 @@ Model OpenHfLra(const fs::path& directory, const LoadOptions& options) {
     take(layer, false);
   }
   reader.RefuseLeftOver();
+  model.renumbered = !model.plan.Adapters().empty();
   return model;
 }
 

@@ -27,6 +27,9 @@ struct Model {
   bool own_embedding = false;            // an adapter has changed the embedding table; `weights` has it
   std::vector<int64_t> removed;          // layers of the original model that the saved plan lacks
   std::optional<Provenance> provenance;  // only a saved plan has one
+  // True if `weights` have the kept blocks alone and adapters stand between them: the plan's blocks count from 0, and
+  // what the adapters replace, and `removed`, count as the original does.
+  bool renumbered = false;
 
   // The tokenizer, for code that reads or writes text; the first call loads it. Throws Error naming the directory and
   // the files looked for if there is none, and as LoadTokenizer does.

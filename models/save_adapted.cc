@@ -191,15 +191,20 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
           std::string(kOwnQuantised), std::string(kLoraDirectory) + "/" + kLoraTensors,
           std::string(kLoraDirectory) + "/" + kLoraConfig})
       out.Remove(name);
+  // Layers count as the original does, whether or not the weights have them all.
+  const std::vector<int64_t> removed = model.renumbered ? model.removed : plan.RemovedLayers(weights.config.layers);
+  const int64_t layers = model.renumbered ? plan.blocks() + std::ssize(removed) : weights.config.layers;
+  const bool renumbered = model.renumbered && !with_weights;
   // This file is written last, so that a directory that has it is complete. A directory with its own weights names
   // itself as the base.
-  Json json = {{"version", saved.version},
+  Json json = {{"version", renumbered ? kRenumberedVersion : saved.version},
                {"base", with_weights ? kStandalone : base},
                {"fingerprint", fingerprint},
-               {"layers", weights.config.layers},
-               {"removed", plan.RemovedLayers(weights.config.layers)},
+               {"layers", layers},
+               {"removed", removed},
                {"plan", saved.stages},
                {"provenance", ProvenanceJson(provenance)}};
+  if (renumbered) json[kRenumbered] = true;
   if (!saved.output.empty()) json["output"] = saved.output;
   // It is created as an object: if memory runs out while a null becomes an object, it is left half made.
   Json checksums = Json::object();

@@ -169,6 +169,14 @@ std::string Weights::Fingerprint() const {
       if (split()) ReleasePages(bytes);  // otherwise they would count as memory of this process
     }
   });
+  if (!adapters.empty()) {
+    DepthPlan plan;
+    for (size_t layer = 0; layer < adapters.size(); ++layer)
+      for (const auto& lra : adapters[layer])
+        plan.stages.emplace_back(AdapterStage{{static_cast<int64_t>(layer)}, lra});
+    summary += fmt::format("\nadapters {}", plan.Fingerprint());
+    for (const auto& before : adapters) summary += fmt::format(" {}", before.size());
+  }
   return HashHex(summary);
 }
 

@@ -81,6 +81,8 @@ struct FileTensor {
   std::vector<std::span<const std::byte>> Stored() const;
 };
 
+struct Lra;
+
 struct Weights {
   ModelConfig config;
   TensorView embedding;  // (vocab, hidden)
@@ -97,6 +99,9 @@ struct Weights {
   // address without memory. Empty for a model that this process holds whole.
   std::vector<ModelShare> shares;
   size_t share = 0;
+  // By block, the adapters before it, which run and are removed with it: of a model of models/as_original.h. Empty for
+  // others.
+  std::vector<std::vector<std::shared_ptr<const Lra>>> adapters = {};
 
   bool split() const { return !shares.empty(); }
   bool Has(int64_t layer) const { return !split() || shares[share].Has(layer); }

@@ -97,8 +97,13 @@ class Phases {
 };
 
 void PrintModel(const LanguageModel& model) {
-  fmt::print("{}: {} layers, hidden {}, {} parameters, {} per token, {}\n", model.Name(), model.Shape().layers,
-             model.Shape().hidden, Scaled(static_cast<double>(model.Parameters()), ""),
+  const int64_t layers = model.Shape().layers, blocks = model.Blocks(), adapters = model.Adapters();
+  std::string counted = fmt::format("{} layers", layers);
+  if (blocks < layers || adapters > 0)
+    counted = fmt::format("pruned already to {} of {} layers with {} adapter{}", blocks, layers, adapters,
+                          adapters == 1 ? "" : "s");
+  fmt::print("{}: {}, hidden {}, {} parameters, {} per token, {}\n", model.Name(), counted, model.Shape().hidden,
+             Scaled(static_cast<double>(model.Parameters()), ""),
              Scaled(static_cast<double>(model.BytesPerToken()), "B"), model.WeightTypeName());
 }
 

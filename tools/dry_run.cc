@@ -37,7 +37,10 @@ ModelShapes OpenShapes(const DryRun& run) {
   if (!run.options.config.empty()) return ShapesOfConfig(run.options.config, dtype);
   const std::filesystem::path model = ResolveModel(run.common.model);
   if (std::filesystem::exists(model / kAdaptedFile) || IsHfLra(model))
-    FailUsage("{} is already pruned or fine-tuned; give the model it was made from", run.common.model);
+    FailUsage(
+        "--dry-run plans the repair of an original model, and {} is already pruned or fine-tuned: give the model "
+        "it was made from, whose repair takes at least as long",
+        run.common.model);
   return ShapesOfModel(model, dtype);
 }
 

@@ -13,6 +13,7 @@
 
 #include "api/impl.h"
 #include "export/formats.h"
+#include "models/as_original.h"
 #include "models/part_json.h"
 #include "runtime/check.h"
 #include "shift/criteria/prune_spec.h"
@@ -106,10 +107,15 @@ void AddYes(CLI::App& app, bool& yes) {
 }
 
 void CheckRemoval(const LanguageModel& model, const PruneSpec& prune, bool yes) {
-  const Weights& weights = *model.impl().model.weights;
+  if (!prune.layers.empty()) {
+    RemovalCount(prune, *model.impl().model.weights);
+    return;
+  }
+  const Model original = AsOriginal(model.impl().model);  // a model that is pruned already has fewer blocks
+  const Weights& weights = *original.weights;
   const int64_t count = RemovalCount(prune, weights);
   const int64_t units = weights.config.layers * (prune.halves() ? 2 : 1);
-  if (yes || !prune.layers.empty() || 2 * count <= units) return;
+  if (yes || 2 * count <= units) return;
   std::string meant;
   if (prune.count > 0 && prune.count <= 50) {  // a percentage that was written as a number of layers
     PruneSpec share = prune;

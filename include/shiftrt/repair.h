@@ -31,7 +31,7 @@ struct RepairResult {
 
 /// Chooses layers, collects sums over the calibration text and fits the repair. The models of the result share the
 /// weights of `model`, and LanguageModel::MadeBy() of each says how it was made.
-/// \param model an original model; one that is pruned, corrected or fine-tuned is a UsageError
+/// \param model an original model, or a pruned and repaired one, which is then the original of this repair
 /// \param recipe what to remove and how to repair
 /// \param resources what the job may use of the machine
 /// \param progress receives reports; null: none are made
@@ -44,7 +44,7 @@ struct RepairResult {
 RepairResult Repair(const LanguageModel& model, const Recipe& recipe = {}, const Resources& resources = {},
                     Progress* progress = nullptr, const std::filesystem::path& keep = {});
 
-/// \param model an original model
+/// \param model as for Repair()
 /// \param recipe what to remove and how to repair it
 /// \return the name of the correction; where the recipe has none, the one that this model gets
 std::string CorrectionName(const LanguageModel& model, const Recipe& recipe);
@@ -72,7 +72,7 @@ RepairEffects EffectsOf(const Recipe& recipe);
 void CheckGiven(const Recipe& recipe, std::string_view field);
 
 /// Checks what Repair() would refuse before it reads the calibration text.
-/// \param model an original model
+/// \param model as for Repair()
 /// \param recipe what to remove and how to repair
 /// \throws UsageError with the name of a field
 void CheckRecipe(const LanguageModel& model, const Recipe& recipe);
@@ -88,7 +88,7 @@ struct KeepSettings {
 class RepairJob {
  public:
   /// Checks the recipe and reads the calibration text. The arguments are those of Repair().
-  /// \param model an original model
+  /// \param model as for Repair()
   /// \param recipe what to remove and how to repair
   /// \param resources what the job may use of the machine
   /// \throws UsageError, Error as Repair() does before it selects

@@ -64,7 +64,7 @@ TEST(HostileState, Sums) {
        {"a file that ends in its header", Cut(kFile, 0.2), {kFile}},
        {"a file that ends in its data", Cut(kFile, 0.9), {kFile}},
        {"another format", Replaced(kFile, "shiftrt-gram", "shiftrt-gran"), {kFile, "not a file of calibration sums"}},
-       {"another version", Replaced(kFile, R"(\"version\":2)", R"(\"version\":7)"), {kFile, "version 7"}},
+       {"another version", Replaced(kFile, R"(\"version\":2)", R"(\"version\":8)"), {kFile, "version 8"}},
        {"another model", Replaced(kFile, "0123456789abcdef", "0123456789abcdee"), {kFile, "checksum"}},
        {"another number of tokens", Replaced(kFile, "[64,16]", "[65,16]"), {kFile, "checksum"}},
        {"another number of batches",

@@ -178,7 +178,7 @@ TEST_F(Adapted, UnitsThatDoNotFitAreRefused) {
   ExpectJsonRefused("/plan/1/units", 0, "units 0");
   ExpectJsonRefused("/plan/1/units", "4", "units \"4\"");
   ExpectJsonRefused("/version", 5, "which a file of version 5 cannot have");
-  ExpectJsonRefused("/version", 7, "version 7, expected 1 to 6");
+  ExpectJsonRefused("/version", 8, "version 8, expected 1 to 7");
   json = good_;
   json["plan"][1]["own"] = {"mlp.gate_proj.weight", "mlp.up_proj.weight"};
   ExpectJsonRefused(json, "the MLP of block 1 has 4 units, expected 12, because mlp.down_proj.weight is the base");
@@ -255,6 +255,44 @@ TEST_F(Adapted, WithItsWeightsItStandsAlone) {
       fs::remove_all(directory_.path() / "moved");
     }
   }
+}
+
+// The base has the two kept blocks alone, and its adapter stands for a block of the original that it lacks.
+TEST_F(Adapted, AModelWithItsWeightsIsABaseLikeAnyOther) {
+  for (const DepthPlan& plan :
+       {Corrected().plan, Tuned(base_), DepthPlan{{BlockStage{0}, BlockStage{1}, AdapterStage{{2}, FullAdapter(3)}}}}) {
+    Save(With(base_, plan), /*with_weights=*/true);
+    const fs::path first = directory_.path() / "first", second = directory_.path() / "second";
+    fs::rename(saved_, first);
+    const Model opened = OpenModel(first.string());
+    for (const bool with_weights : {false, true}) {
+      Model changed = opened;
+      const auto block = std::make_shared<OwnBlock>(opened.weights->blocks[1]);
+      block->Replace(&BlockWeights::down, RandomMatrix(kHidden, 12, 30).span());
+      changed.plan = changed.plan.With(changed.plan.StageOf(1), BlockStage{.layer = 1, .own = OwnBlock::Share(block)});
+      SaveAdapted(changed, changed.plan, {}, with_weights, second);
+      const Model again = OpenModel(second.string());
+      EXPECT_EQ(Logits(again), Logits(changed));
+      EXPECT_EQ(again.removed, plan.RemovedLayers(3));
+      EXPECT_EQ(again.plan.Adapters()[0]->parts, plan.Adapters()[0]->parts);
+      SaveAdapted(again, again.plan, {}, false, saved_);
+      EXPECT_EQ(Logits(OpenModel(saved_.string())), Logits(changed)) << "of a third save";
+      fs::remove_all(saved_);
+      fs::remove_all(second);
+    }
+    fs::remove_all(first);
+  }
+}
+
+TEST_F(Adapted, ABaseWithoutTheRemovedBlocksIsSaid) {
+  Save(Corrected(), /*with_weights=*/true);
+  fs::rename(saved_, directory_.path() / "first");
+  Save(OpenModel((directory_.path() / "first").string()));
+  good_ = ReadSaved();
+  EXPECT_EQ(good_["version"], 7);
+  ExpectJsonRefused("/renumbered", 1, "renumbered is 1, expected true or false");
+  ExpectJsonRefused("/renumbered", false, "layers is 3, but the base model has 2");
+  ExpectJsonRefused("/version", 6, "renumbered, which a file of version 6 cannot be");
 }
 
 TEST_F(Adapted, NoBlocksAreNoModelOfTheirOwn) {
@@ -338,7 +376,7 @@ TEST_F(Adapted, HostileJson) {
     json.erase(key);
     ExpectJsonRefused(json, key);
   }
-  for (const Json& version : {Json(0), Json(7), Json("1"), Json(nullptr)})
+  for (const Json& version : {Json(0), Json(8), Json("1"), Json(nullptr)})
     ExpectJsonRefused("/version", version, "version");
   ExpectJsonRefused("/base", 3, "base");
   ExpectJsonRefused("/base", "base", "absolute");

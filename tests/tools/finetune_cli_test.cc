@@ -126,6 +126,24 @@ TEST_F(FinetuneCli, SavesWhatItMeasured) {
 }
 
 // The saved model is the one that was measured.
+TEST_F(FinetuneCli, AModelSavedWithItsWeightsIsABaseLikeAnyOther) {
+  ASSERT_EQ(Run({"--prune", "layers=1,2", "--lra", "4", "--save", Path("whole"), "--save-weights"}).status, 0);
+  const Outcome tuned = Call({"finetune", "--threads",   "1",
+                              "--model",  Path("whole"), "--method",
+                              "adapters", "--calib",     Path("calibration.txt"),
+                              "--length", "32",          "--batch",
+                              "4",        "--steps",     "2",
+                              "--rate",   "0.01",        "--validation",
+                              "4",        "--save",      Path("tuned"),
+                              "--quiet"});
+  ASSERT_EQ(tuned.status, 0) << tuned.err;
+  const Outcome inspected = Command("inspect", {}, "tuned");
+  EXPECT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("layers removed: 1, 2"), std::string::npos) << inspected.out;
+  const Outcome measured = Command("ppl", {"--text", Path("heldout.txt")}, "tuned");
+  EXPECT_EQ(measured.status, 0) << measured.err;
+}
+
 TEST_F(FinetuneCli, ASmallMlpStandsAfterTheAdapters) {
   ASSERT_EQ(Run({"--prune", "layers=1,2", "--correction", "norm-lra", "--lra", "4", "--save", Path("out")}).status, 0);
   EXPECT_FAILS(Finetune({"--method", "replacement", "--replacement", "mlp:40", "--keep-correction"}), 2,
