@@ -120,7 +120,7 @@ void ReleasePages(std::span<const std::byte> mapped) {
 }
 
 void MoveToHugePages(const Context& context, std::vector<std::span<const std::byte>> ranges) {
-  constexpr uintptr_t kAlignment = 4096;  // the most that lies between neighbouring tensors of a file
+  constexpr ptrdiff_t kAlignment = 4096;  // the most that lies between neighbouring tensors of a file
   std::ifstream setting("/sys/kernel/mm/transparent_hugepage/enabled");
   std::string enabled;
   std::getline(setting, enabled);
@@ -128,48 +128,48 @@ void MoveToHugePages(const Context& context, std::vector<std::span<const std::by
 
   std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });
   struct Area {
-    uintptr_t begin, end;
+    std::byte *begin, *end;
   };
   std::vector<Area> areas;
   for (const std::span<const std::byte> range : ranges) {
-    const auto begin = reinterpret_cast<uintptr_t>(range.data()), end = begin + range.size();
-    if (!areas.empty() && begin <= areas.back().end + kAlignment)
+    auto* const begin = const_cast<std::byte*>(range.data());
+    std::byte* const end = begin + range.size();
+    if (!areas.empty() && begin - areas.back().end <= kAlignment)
       areas.back().end = std::max(areas.back().end, end);
     else
       areas.push_back({begin, end});
   }
+  const auto past = [](const std::byte* at) { return reinterpret_cast<uintptr_t>(at) % kHugePage; };
   size_t bytes = 0;
   for (Area& area : areas) {
-    area.begin = (area.begin + kHugePage - 1) / kHugePage * kHugePage;
-    area.end = std::max(area.begin, area.end / kHugePage * kHugePage);
-    bytes += area.end - area.begin;
+    area.begin += (kHugePage - past(area.begin)) % kHugePage;
+    area.end = std::max(area.begin, area.end - past(area.end));
+    bytes += static_cast<size_t>(area.end - area.begin);
   }
   if (bytes == 0 || static_cast<int64_t>(bytes / 4 * 5) > AvailableMemory()) return;
 
   // Copies are made elsewhere, and then moved, so that other threads read the bytes at any time: a piece after the
   // other, because the pages of the file count as memory of this process until then.
-  constexpr size_t kPiece = 32 * kHugePage;
-  const size_t reserved = kPiece + kHugePage;
-  void* const memory = ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  constexpr size_t kPiece = 32 * kHugePage, kReserved = kPiece + kHugePage;
+  void* const memory = ::mmap(nullptr, kReserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return;
-  const uintptr_t copy = (reinterpret_cast<uintptr_t>(memory) + kHugePage - 1) / kHugePage * kHugePage;
-  ::madvise(reinterpret_cast<void*>(copy), kPiece, MADV_HUGEPAGE);
+  auto* const first = static_cast<std::byte*>(memory);
+  std::byte* const copy = first + (kHugePage - past(first)) % kHugePage;
+  ::madvise(copy, kPiece, MADV_HUGEPAGE);
   bool moving = true;
   for (const Area& area : areas) {
-    for (uintptr_t at = area.begin; at < area.end && moving; at += kPiece) {
-      const size_t size = std::min<size_t>(kPiece, area.end - at);
+    for (std::byte* at = area.begin; at < area.end && moving; at += kPiece) {
+      const size_t size = std::min(kPiece, static_cast<size_t>(area.end - at));
       ParallelFor(context, static_cast<int64_t>(size / kHugePage), 1, [&](int64_t begin, int64_t end) {
-        const size_t from = static_cast<size_t>(begin) * kHugePage,
-                     count = static_cast<size_t>(end - begin) * kHugePage;
-        std::memcpy(reinterpret_cast<void*>(copy + from), reinterpret_cast<const void*>(at + from), count);
+        const size_t from = static_cast<size_t>(begin) * kHugePage, to = static_cast<size_t>(end) * kHugePage;
+        std::memcpy(copy + from, at + from, to - from);
       });
       // The addresses of the copy stay reserved, so that no other thread is given them.
-      moving = ::mremap(reinterpret_cast<void*>(copy), size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
-                        reinterpret_cast<void*>(at)) != MAP_FAILED;
-      if (moving) ::mprotect(reinterpret_cast<void*>(at), size, PROT_READ);
+      moving = ::mremap(copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, at) != MAP_FAILED;
+      if (moving) ::mprotect(at, size, PROT_READ);
     }
   }
-  ::munmap(memory, reserved);
+  ::munmap(memory, kReserved);
 }
 
 }  // namespace shiftrt

@@ -135,10 +135,10 @@ void IntegerTile(const PreparedGroups* x, int64_t rows, const IntegerPanel<kHalv
       total[i][c] = Lanes512::Load(to + from * kIntegerCols + c * kIntegerLanes);
   }
   for (int64_t part = 0; part < groups * kHalves; ++part) {
-    constexpr int kPairs = kPairsOfGroup / kHalves;
+    constexpr int64_t kPairs = kPairsOfGroup / kHalves;
     typename Integers::Reg sum[kRows][kIntegerColumns] = {};
 #pragma GCC unroll 16
-    for (int p = 0; p < kPairs; ++p) {
+    for (int64_t p = 0; p < kPairs; ++p) {
       // The even elements of a half of a group, then the odd ones.
       const int64_t pair =
           kHalves == 1 ? part * kPairs + p : part / 2 * kPairsOfGroup + part % 2 * 4 + p / 4 * 8 + p % 4;

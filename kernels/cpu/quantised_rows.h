@@ -460,7 +460,7 @@ void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
     }
     for (int i = 0; i < kGroup / 2; ++i) halves[0] += integers[i];
     for (int i = kGroup / 2; i < kGroup; ++i) halves[1] += integers[i];
-    for (int i = 0; i < kGroup / 2; ++i) {
+    for (int64_t i = 0; i < kGroup / 2; ++i) {
       out.integers[group * kGroup + i] = static_cast<int16_t>(integers[2 * i]);
       out.integers[group * kGroup + kGroup / 2 + i] = static_cast<int16_t>(integers[2 * i + 1]);
     }
