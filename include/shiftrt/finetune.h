@@ -198,8 +198,8 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget = {});
 /// \return the highest rate of AdamW, after the warm-up
 double DefaultRate(Method method, int64_t hidden);
 
-/// The learning rate of a training of whole models (Method::kPartial with all blocks, as RecoverySettings() has it) that
-/// names none: 1e-4 up to a hidden size of 640, and 0.018 / hidden above. It was measured at 576 and 896
+/// The learning rate of a training of whole models (Method::kPartial with all blocks, as RecoverySettings() has it)
+/// that names none: 1e-4 up to a hidden size of 640, and 0.018 / hidden above. It was measured at 576 and 896
 /// (docs/training.md).
 /// \param hidden the hidden size of the model
 /// \return the highest rate of AdamW, after the warm-up
