@@ -58,8 +58,13 @@ TEST_F(Cli, LayersAreDroppedAndExportedWithoutText) {
   EXPECT_EQ(of_bi.find("lambda"), std::string::npos) << of_bi;
 
   ASSERT_EQ(Run({"--prune", "layers=2", "--correction", "none", "--save", Path("saved")}).status, 0);
-  EXPECT_FAILS(Command("export", {"--prune", "layers=1", "--format", "hf", "--save", Path("out")}, "saved"), 2,
-               "already pruned");
+  // A saved model is pruned further: the same file as without both blocks at once.
+  const Outcome further =
+      Command("export", {"--prune", "layers=1", "--format", "hf", "--save", Path("further")}, "saved");
+  ASSERT_EQ(further.status, 0) << further.err;
+  const Outcome both = Command("export", {"--prune", "layers=1,2", "--format", "hf", "--save", Path("both")});
+  ASSERT_EQ(both.status, 0) << both.err;
+  EXPECT_EQ(ReadFile(dir_ / "further/model.safetensors"), ReadFile(dir_ / "both/model.safetensors"));
   EXPECT_FAILS(Command("export", {"--calib", "c4", "--format", "hf", "--save", Path("out")}), 2,
                "--calib requires --prune");
 }
@@ -185,7 +190,7 @@ TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
   ASSERT_EQ(exported.status, 0) << exported.err;
   EXPECT_NE(Command("inspect", {}, "lra").out.find("bfloat16"), std::string::npos);
   EXPECT_FAILS(Command("run", {"--text", Path("heldout.txt"), "--calib", Path("calibration.txt")}, "lra"), 2,
-               "already pruned");
+               "cannot be pruned further, because it was saved with its weights");
 }
 
 TEST_F(Cli, FormatsAreListedForACut) {
