@@ -531,7 +531,10 @@ void Run(const char* name, const char* directory) {
   const std::vector<shiftrt::BlockPart> half = {{1, shiftrt::Halves::kMlp}};
   EXPECT(model.Without(half).Parameters() < model.Parameters());
   EXPECT(model.Without(half).Blocks() == model.Shape().layers);
-  EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::Repair(repair.corrected); }).empty());
+  EXPECT(shiftrt::Repair(repair.corrected, SmallRecipe(model)).corrected.Blocks() < repair.corrected.Blocks());
+  EXPECT(Refusal<shiftrt::UsageError>([&] {
+           shiftrt::Repair(model.Without(half), SmallRecipe(model));
+         }).find("one half runs") != std::string::npos);
 
   repair.corrected.Save(directory);
   const std::string spoken = Speak(repair.corrected, 2);
