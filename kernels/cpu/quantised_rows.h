@@ -336,11 +336,13 @@ struct Iq4XsBlock : PlainBlock {
 // The bytes of a group of a block, signed. A block of one group has group 0 alone.
 template <typename Format>
 inline GroupBytes ValuesOf(const std::byte* block, int64_t group) {
-  constexpr auto kZero = static_cast<int8_t>(Format::kZero);
+  using UnsignedBytes = uint8_t __attribute__((vector_size(kGroup)));
+  GroupBytes numbers;
   if constexpr (Format::kGroups == 1)
-    return Format::Numbers(block) - kZero;
+    numbers = Format::Numbers(block);
   else
-    return Format::Numbers(block, group) - kZero;
+    numbers = Format::Numbers(block, group);
+  return (GroupBytes)((UnsignedBytes)numbers - static_cast<uint8_t>(Format::kZero));
 }
 
 // Calls visit.template operator()<Format>() for a quantised type.
