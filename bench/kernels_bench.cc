@@ -245,6 +245,11 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
     for (int64_t m : {1, 8, 16, 24, 32, 512})
       add(fmt::format("matmul-{}/8960x1536/tokens:{}", Name(type), m),
           [=](benchmark::State& s) { QuantisedMatMulBench(s, context, type, m, 8960, 1536); });
+  // Weights that no cache holds, as a model's.
+  add("matmul/131072x1536/tokens:1", [=](benchmark::State& s) { MatMulBench(s, context, 1, 131072, 1536); });
+  for (const DType type : {DType::kQ8_0, DType::kQ5_0, DType::kQ4_K, DType::kQ6_K})
+    add(fmt::format("matmul-{}/131072x1536/tokens:1", Name(type)),
+        [=](benchmark::State& s) { QuantisedMatMulBench(s, context, type, 1, 131072, 1536); });
   for (int64_t m : {8, 16, 32, 512, 2048})
     add("matmul/1536x576/tokens:" + std::to_string(m),
         [=](benchmark::State& s) { MatMulBench(s, context, m, 1536, 576); });

@@ -77,8 +77,8 @@ void PrepareToGenerate(const Context& context, const Weights& weights, const Dep
   if (context.device != Device::kCpu || weights.split()) return;
   std::vector<std::span<const std::byte>> ranges;
   const auto add = [&](const TensorView& tensor) {
-    if (!weights.IsMapped(tensor)) return;
-    ranges.emplace_back(static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes()));
+    const std::span<const std::byte> bytes = weights.mapped->Take(tensor);
+    if (!bytes.empty()) ranges.push_back(bytes);
   };
   const auto add_block = [&](const BlockStage& stage) {
     const BlockWeights& block = weights.blocks[stage.layer];

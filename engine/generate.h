@@ -25,7 +25,8 @@ struct GenerationResult {
 std::vector<int32_t> StopTokens(const Model& model);
 
 // Moves the weights that every token of a reply reads to huge pages (runtime/host_memory.h), if a CPU reads them. It
-// takes as long as some tens of tokens, and each token of a mapped model takes less time then. Blocks with experts stay
+// takes as long as some tens of tokens, and each token of a mapped model takes less time then. Weights that were moved
+// before, or that are no part of a mapped file, stay. Blocks with experts stay
 // where they are, because a token reads few of those.
 void PrepareToGenerate(const Context& context, const Weights& weights, const DepthPlan& plan);
 

@@ -36,7 +36,7 @@ PlanTree::PlanTree(const Context& context, const std::shared_ptr<const Weights>&
   }
 }
 
-// Where the model is split, only the stages that all plans begin with run once: an adapter runs in the process of the
+// A split model runs only the stages once with which all plans begin: an adapter runs in the process of the
 // block after it, which a branch that ends with the adapter does not have.
 PlanTree::Branch PlanTree::BranchOf(const std::vector<DepthPlan>& plans, std::vector<size_t> below, size_t from) const {
   Branch branch;

@@ -51,7 +51,7 @@ class Planner {
   }
   int64_t removed_blocks() const { return plan_.units / (plan_.halves ? 2 : 1); }
 
-  // Where it is not known which blocks are removed, there may be as many runs as blocks.
+  // There may be as many runs as blocks while nobody knows which blocks are removed.
   void CountSites() {
     const PruneSpec& prune = recipe_.prune;
     plan_.units = RemovalCount(prune, weights_);
@@ -95,7 +95,7 @@ class Planner {
     plan_.pass = PlanSelectionPass(resolved, weights_, plan_.fit.tokens(), machine);
   }
 
-  // Where it is not known which blocks are removed, each may be a run of its own, and all blocks that stay may be
+  // Each removed block may be a run of its own while nobody knows which they are, and all blocks that stay may be
   // healed.
   void CountSequentialFit() {
     const bool known = !plan_.removed.empty(), heals = recipe_.heal != Heal::kOff;

@@ -183,7 +183,7 @@ TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool h
   const bool aligned = IsQuantised(type) || reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
   const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && !tensor.packed;
   if (same && tensor.interleaved_heads == 0 && aligned) {
-    weights.mapped[tensor.data] = tensor.bytes();
+    weights.mapped->Add(tensor);
     return {tensor.data, type, tensor.shape};
   }
   if (!here) return Elsewhere(tensor, type, weights);

@@ -180,11 +180,21 @@ std::string Weights::Fingerprint() const {
   return HashHex(summary);
 }
 
-bool Weights::IsMapped(const TensorView& tensor) const {
-  const auto after = mapped.upper_bound(tensor.data);
-  if (after == mapped.begin()) return false;
-  const auto& [data, bytes] = *std::prev(after);
-  return static_cast<const std::byte*>(tensor.data) < static_cast<const std::byte*>(data) + bytes;
+void MappedTensors::Add(const FileTensor& tensor) {
+  const std::scoped_lock lock(mutex_);
+  bytes_[tensor.data] = static_cast<size_t>(tensor.bytes());
+}
+
+std::span<const std::byte> MappedTensors::Take(const TensorView& tensor) {
+  const auto* const data = static_cast<const std::byte*>(tensor.data);
+  const std::scoped_lock lock(mutex_);
+  const auto after = bytes_.upper_bound(data);
+  if (after == bytes_.begin()) return {};
+  const auto found = std::prev(after);
+  const std::span<const std::byte> bytes(found->first, found->second);
+  if (data >= bytes.data() + bytes.size()) return {};
+  bytes_.erase(found);
+  return bytes;
 }
 
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const LoadOptions& options) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -83,6 +84,18 @@ struct FileTensor {
 
 struct Lra;
 
+// Tensors in mapped files. Several threads may use it at once.
+class MappedTensors {
+ public:
+  void Add(const FileTensor& tensor);
+  // Removes the tensor that this is, or whose rows these are, and returns its bytes; none if there is no such tensor.
+  std::span<const std::byte> Take(const TensorView& tensor);
+
+ private:
+  std::mutex mutex_;
+  std::map<const std::byte*, size_t> bytes_;  // by the address of the first
+};
+
 struct Weights {
   ModelConfig config;
   TensorView embedding;  // (vocab, hidden)
@@ -92,8 +105,8 @@ struct Weights {
   std::filesystem::path directory;                   // or the GGUF file
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
   std::map<const void*, FileTensor> stored;          // by a converted copy's data: the tensor in the file
-  // The tensors of the files that stay where they are mapped, by their data: their bytes.
-  std::map<const void*, int64_t> mapped;
+  // The tensors that stay where their files are mapped. Weights over the same files share them.
+  std::shared_ptr<MappedTensors> mapped = std::make_shared<MappedTensors>();
   // The shares of a model that is split over processes, and the index of this process's share. A tensor of another
   // process has its shape and type, but its data must not be read: a tensor that would have to be converted has an
   // address without memory. Empty for a model that this process holds whole.
@@ -105,8 +118,6 @@ struct Weights {
 
   bool split() const { return !shares.empty(); }
   bool Has(int64_t layer) const { return !split() || shares[share].Has(layer); }
-  // True if the tensor, or the one whose rows it is, stays where its file is mapped.
-  bool IsMapped(const TensorView& tensor) const;
   // Throws UsageError, which names `what` (such as "--correction refit"), unless the model is whole here.
   void RequireWhole(std::string_view what) const;
 

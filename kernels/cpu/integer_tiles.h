@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/lanes512.h"
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/quantised_rows.h"
 #include "kernels/cpu/simd_body.h"
 
@@ -91,8 +92,7 @@ void WidenRows(const std::byte* w, int64_t row_bytes, int64_t rows, int64_t grou
   alignas(64) float scales[kIntegerLanes][kSixteen] = {}, offsets[kIntegerLanes][kSixteen] = {};
   for (int j = 0; j < kIntegerLanes; ++j) {
     row[j] = w + std::min<int64_t>(j, rows - 1) * row_bytes;
-    for (int64_t line = 0; line < groups * Format::kBytes / Format::kGroups; line += kQuantisedLine)
-      __builtin_prefetch(row[j] + kQuantisedAhead + line, 0, kInSecondCache);
+    PrefetchAhead(row[j], groups * Format::kBytes / Format::kGroups, kQuantisedAhead);
     if constexpr (Format::kGroups == 1) {
       for (int64_t group = 0; group < groups; ++group) {
         scales[j][group] = Format::Scale(row[j] + group * Format::kBytes);
@@ -187,7 +187,7 @@ void SumPanels(std::span<const PreparedGroups> x, const std::byte* w, int64_t k,
                           : &IntegerTile<Integers, Format::kOffset, kTileRows, kHalves>;
     for (int64_t i = 0; i < m; i += step) {
       for (int64_t ahead = i + step; ahead < std::min(m, i + 2 * step); ++ahead)
-        for (int64_t at = 0; at < groups * kGroup; at += kQuantisedLine / 2)
+        for (int64_t at = 0; at < groups * kGroup; at += kCacheLine / 2)
           __builtin_prefetch(x[ahead].integers + group * kGroup + at);
       tile(x.data() + i, m - i, panel, group, groups, sums + i * kIntegerCols);
     }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/quantised_rows.h"
 #include "kernels/cpu/simd_body.h"
 
@@ -64,8 +65,7 @@ void QuantisedTiles(const float* x, int64_t x_stride, int64_t m, const void* w, 
       const int64_t count = std::min(depth, k - at);
       for (int64_t j = 0; j < cols; ++j) {
         const std::byte* const row = blocks + (first + j) * row_bytes;
-        for (int64_t line = BytesOf(dtype, at); line < BytesOf(dtype, at + count); line += kQuantisedLine)
-          __builtin_prefetch(row + kQuantisedAhead + line, 0, kInSecondCache);
+        PrefetchAhead(row + BytesOf(dtype, at), BytesOf(dtype, count), kQuantisedAhead);
         Dequantise<V>(row, dtype, at, count, wide + j * kDotDepth);
       }
       for (int64_t i = 0; i < m; i += kRows) {

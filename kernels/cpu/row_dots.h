@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "kernels/cpu/prefetch.h"
 #include "kernels/cpu/quantised_rows.h"
 #include "kernels/cpu/simd_body.h"
 
@@ -29,7 +30,6 @@ void WithElements(const void* data, DType dtype, const Visit& visit) {
 // The prefetch distance of a stream of weights: small enough to stay within the next row, and large enough to cover the
 // latency of main memory.
 constexpr int64_t kPrefetchBytes = 1024;
-constexpr int64_t kCacheLine = 64;
 constexpr int64_t kRowsTogether = 16;  // rows of quantised weights that meet all rows of x
 
 // Dot products of one row of w with M rows of x. Four accumulators per row of x hide the latency of the additions.
@@ -42,8 +42,7 @@ void RowDots(const float* x, int64_t x_stride, const T* w, int64_t k, float* out
   int64_t at = 0;
   for (; at + kUnroll * V::kWidth <= k; at += kUnroll * V::kWidth) {
     constexpr int64_t kStepBytes = kUnroll * V::kWidth * static_cast<int64_t>(sizeof(T));
-    for (int64_t line = 0; line < kStepBytes; line += kCacheLine)
-      __builtin_prefetch(reinterpret_cast<const char*>(w + at) + kPrefetchBytes + line, 0, kInSecondCache);
+    PrefetchAhead(w + at, kStepBytes, kPrefetchBytes);
 #pragma GCC unroll 8
     for (int u = 0; u < kUnroll; ++u) {
       const typename V::Reg weight = V::Load(w + at + u * V::kWidth);
