@@ -90,7 +90,8 @@ struct GradientEngine::Impl {
   // Runs stages of the plan through the layer loop.
   void Run(const LayerCall& call, const OpsLayers::Pass& pass) {
     CheckLengths(config(), call.batch);
-    Check(weights().adapters.empty(), "gradients need adapters as stages of the plan, and blocks have some of their own (Weights::adapters)");
+    Check(weights().adapters.empty(),
+          "gradients need adapters as stages of the plan, and blocks have some of their own (Weights::adapters)");
     layers.Begin(call, pass);
     RunLayers(layers, TapSet(), call);
   }

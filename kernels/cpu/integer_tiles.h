@@ -39,9 +39,8 @@ struct EmulatedIntegers {
   // The 16 pairs of a group as 16-bit integers, in the order of PreparedGroups.
   static Reg Widen(const GroupBytes& values) {
     const WordPair words = SignedWordsOf(values);
-    Reg pairs;
-    std::memcpy(&pairs, &words, sizeof pairs);
-    return pairs;
+    return (Reg)__builtin_shufflevector(words.even, words.odd, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+                                        17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
   }
   static Reg Broadcast(const int16_t* pair) {
     int32_t bits;
