@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of many prepared rows of x (kernels/cpu/quantised_rows.h) with rows of quantised blocks, by an instruction
 // that multiplies pairs of 16-bit integers and adds both products to a 32-bit sum: those of AVX512-VNNI, or
-// EmulatedIntegers. The bytes of 32 rows of w are widened to 16 bits and transposed, so that a lane belongs to a row.
+// EmulatedIntegers. The bytes of 32 rows of w are transposed, so that a lane belongs to a row, and widened to 16 bits.
 // The sums of a group, or of each of its halves if they have scales of their own, are exact; they are then multiplied
 // by the scale of the row and the unit of x, and added in float32, one group after the other. Everything is in an
 // anonymous namespace on purpose, as in simd_body_impl.h.
@@ -19,29 +19,18 @@
 namespace shiftrt {
 namespace {
 
-constexpr int64_t kIntegerLanes = 16, kIntegerColumns = 2;  // rows of w of a register; registers of a tile
-constexpr int kPairsOfGroup = kGroup / 2;                   // of integers
+constexpr int64_t kIntegerLanes = 16, kIntegerColumns = 2;             // rows of w of a register; registers of a tile
+constexpr int kPairsOfGroup = kGroup / 2, kFoursOfGroup = kGroup / 4;  // of integers
+using SignedWords = int16_t __attribute__((vector_size(2 * kGroup)));
 constexpr int64_t kIntegerCols = kIntegerLanes * kIntegerColumns;
 constexpr int64_t kIntegerBlock = 192;  // rows of x that meet a panel; then it is widened again
 constexpr int kTileRows = 6;            // rows of x of a tile
 constexpr int kFewTileRows = 4;         // the same if x has at most kMostFewRows rows, of which six would waste more
 constexpr int64_t kMostFewRows = 16;
 
-inline WordPair SignedWordsOf(GroupBytes bytes) {
-  using SignedWords = int16_t __attribute__((vector_size(kGroup)));
-  const auto pairs = (SignedWords)bytes;
-  return {(GroupPairs)(pairs << 8 >> 8), (GroupPairs)(pairs >> 8)};
-}
-
 // The operations in plain C++.
 struct EmulatedIntegers {
   using Reg = SixteenInts;
-  // The 16 pairs of a group as 16-bit integers, in the order of PreparedGroups.
-  static Reg Widen(const GroupBytes& values) {
-    const WordPair words = SignedWordsOf(values);
-    return (Reg)__builtin_shufflevector(words.even, words.odd, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
-                                        17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
-  }
   static Reg Broadcast(const int16_t* pair) {
     int32_t bits;
     std::memcpy(&bits, pair, sizeof bits);
@@ -83,7 +72,7 @@ void TransposeScales(const float (&rows)[kIntegerLanes][kSixteen], int column, f
 
 // Widens `groups` groups of 16 rows of blocks, row_bytes apart, of which `rows` are there: the last one takes the place
 // of those after it.
-template <typename Integers, typename Format, int kHalves>
+template <typename Format, int kHalves>
 void WidenRows(const std::byte* w, int64_t row_bytes, int64_t rows, int64_t groups, int column,
                IntegerPanel<kHalves>& panel) {
   constexpr int kScales = IntegerPanel<kHalves>::kScales;
@@ -104,14 +93,23 @@ void WidenRows(const std::byte* w, int64_t row_bytes, int64_t rows, int64_t grou
   TransposeScales<kScales>(scales, column, panel.scales);
   if constexpr (Format::kOffset) TransposeScales<kScales>(offsets, column, panel.offsets);
   for (int64_t group = 0; group < groups; ++group) {
-    typename Integers::Reg square[kIntegerLanes];
-#pragma GCC unroll 16
-    for (int j = 0; j < kIntegerLanes; ++j) {
-      square[j] = Integers::Widen(Format::kGroups == 1 ? ValuesOf<Format>(row[j] + group * Format::kBytes, 0)
-                                                       : ValuesOf<Format>(row[j], group));
+    const auto bytes = [&](int j) {
+      return (EightInts)(Format::kGroups == 1 ? ValuesOf<Format>(row[j] + group * Format::kBytes, 0)
+                                              : ValuesOf<Format>(row[j], group));
+    };
+    SixteenInts fours[kFoursOfGroup];  // four bytes of each of 16 rows
+#pragma GCC unroll 8
+    for (int j = 0; j < kFoursOfGroup; ++j)
+      fours[j] = __builtin_shufflevector(bytes(j), bytes(j + kFoursOfGroup), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+                                         13, 14, 15);
+    Transpose8(fours);
+    // The even bytes of each four come first among the pairs of the group, then the odd ones, as in PreparedGroups.
+#pragma GCC unroll 8
+    for (int j = 0; j < kFoursOfGroup; ++j) {
+      const auto words = (SignedWords)fours[j];
+      panel.pairs[group * kPairsOfGroup + j][column] = (SixteenInts)(words << 8 >> 8);
+      panel.pairs[group * kPairsOfGroup + kFoursOfGroup + j][column] = (SixteenInts)(words >> 8);
     }
-    Transpose16(square);
-    for (int pair = 0; pair < kPairsOfGroup; ++pair) panel.pairs[group * kPairsOfGroup + pair][column] = square[pair];
   }
 }
 
@@ -177,8 +175,8 @@ void SumPanels(std::span<const PreparedGroups> x, const std::byte* w, int64_t k,
     const int64_t groups = std::min(kGroupsOfBlock, k / kGroup - group);
     for (int column = 0; column < kIntegerColumns; ++column) {
       const int64_t first = std::min<int64_t>(column * kIntegerLanes, cols - 1);
-      WidenRows<Integers, Format>(w + first * row_bytes + group / Format::kGroups * Format::kBytes, row_bytes,
-                                  cols - first, groups, column, panel);
+      WidenRows<Format>(w + first * row_bytes + group / Format::kGroups * Format::kBytes, row_bytes, cols - first,
+                        groups, column, panel);
     }
     const bool few = m <= kMostFewRows;
     const int64_t step = few ? kFewTileRows : kTileRows;
