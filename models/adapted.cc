@@ -7,6 +7,7 @@
 #include "hub/cache.h"
 #include "models/adapted_header.h"
 #include "models/adapted_plan.h"
+#include "models/hf_lra.h"
 #include "models/plan_checkpoint.h"
 #include "models/provenance.h"
 #include "runtime/check.h"
@@ -111,7 +112,7 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
         file.string(), model.directory.string());
   const std::string config = (IsGguf(model.directory) ? model.directory : model.directory / "config.json").string();
   const ModelConfig base = ConfigFromJson(BaseConfig(model.directory), config);
-  LoadOptions with_plan = options;
+  LoadOptions with_plan = IsHfLra(model.directory) ? WithHfLra(model.directory, options) : options;
   if (options.split.processes > 1)
     with_plan.split.plan = std::make_shared<const DepthPlan>(KeptBlocks(header, base.layers, file.string()));
   with_plan.mlp_units = StoredUnits(model.directory);

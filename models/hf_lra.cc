@@ -285,13 +285,19 @@ bool IsHfLra(const fs::path& directory) {
   return IsMarkedHfLra(ParseJson(ReadFile(file, kMaxConfigBytes), file.string()));
 }
 
+LoadOptions WithHfLra(const fs::path& directory, LoadOptions options) {
+  const std::string file = (directory / "config.json").string();
+  const Json mark = ParseJson(ReadFile(file, kMaxConfigBytes), file).at("shiftrt");
+  options.has_adapters = true;
+  options.halves = ReadHalves(mark.value("half_blocks", Json()), ConfigFromJson(ReadUnmarked(file), file).layers, file);
+  return options;
+}
+
 Model OpenHfLra(const fs::path& directory, const LoadOptions& options) {
   const std::string file = (directory / "config.json").string();
   const Json mark = ParseJson(ReadFile(file, kMaxConfigBytes), file).at("shiftrt");
   const ModelConfig config = ConfigFromJson(ReadUnmarked(file), file);
-  LoadOptions with_adapters = options;
-  with_adapters.has_adapters = true;
-  with_adapters.halves = ReadHalves(mark.value("half_blocks", Json()), config.layers, file);
+  const LoadOptions with_adapters = WithHfLra(directory, options);
   Model model;
   model.directory = directory;
   model.weights = LoadWeights(directory, config, with_adapters);

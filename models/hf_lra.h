@@ -37,6 +37,10 @@ nlohmann::json HfLraConfig(nlohmann::json stock, const DepthPlan& plan, const st
 // True if the config.json names this format. Throws Error for invalid JSON.
 bool IsHfLra(const std::filesystem::path& directory);
 
+// `options`, and that the tensors of adapters and of blocks of which one half runs are as the config.json says. Throws
+// Error for what is malformed there.
+LoadOptions WithHfLra(const std::filesystem::path& directory, LoadOptions options);
+
 // Opens the model without its tokenizer. Throws Error naming file, tensor or adapter for what is malformed, missing or
 // left over.
 Model OpenHfLra(const std::filesystem::path& directory, const LoadOptions& options);

@@ -207,6 +207,12 @@ TEST_F(HfLra, HalfBlocksOfEveryFamilyComeBackBitForBit) {
     EXPECT_EQ(opened.plan.Adapters()[1]->parts, plan.Adapters()[1]->parts);
     EXPECT_EQ(opened.plan.Parameters(*opened.weights), plan.Parameters(*model.weights));
     ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+    // A directory that has changes alone refers to the export.
+    const fs::path changes = directory_.path() / "changes";
+    SaveAdapted(opened, opened.plan, {}, false, changes);
+    const Model reopened = OpenModel(changes.string());
+    ExpectSame(Logits(reopened, reopened.plan), Logits(model, plan));
+    fs::remove_all(changes);
 
     const Json mark = ReadJson("config.json")["shiftrt"];
     EXPECT_EQ(mark["format"], 2);
