@@ -89,20 +89,24 @@ std::vector<fs::path> RepositoryPlaces(const std::string& name, const Repository
 
 fs::path ResolveModel(const std::string& name) {
   if (IsGguf(name)) return name;
-  if (IsDirectory(name)) return FirstOf(name, {name});
+  if (IsDirectory(name)) {
+    if (!HoldsModel(name))
+      Fail("model {}: the directory has neither config.json nor {}{}", name, kAdaptedFile, LayoutWithoutConfig(name));
+    return name;
+  }
   if (name == "demo") return FirstOf(name, DemoPlaces());
   if (const auto repository = RepositoryOfModel(name))
     return FirstOf(name, RepositoryPlaces(name, *repository),
                    fmt::format("\n`shiftrt pull {}` downloads it. For --dry-run, --config FILE is enough", name));
   // A name that has the form of a path was meant as one: say only that.
-  if (name.find('/') != name.npos) Fail("model {}: no such directory", name);
+  if (name.find('/') != name.npos) Fail("model {}: no such file or directory", name);
   const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
   const std::string_view family = std::string_view(name).substr(0, name.find('-'));
   std::string similar;
   for (const auto& [known, repository] : KnownModels())
     if (std::search(known.begin(), known.end(), family.begin(), family.end(), same) != known.end())
       similar += fmt::format("{}{}", similar.empty() ? "; known: " : ", ", known);
-  Fail("model {}: no such directory, and no model is known by this name{}", name,
+  Fail("model {}: no such file or directory, and no model is known by this name{}", name,
        similar.empty() ? "; `shiftrt pull --help` lists the known names" : similar);
 }
 

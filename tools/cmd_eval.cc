@@ -143,7 +143,7 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common.AddJsonTo(app);
   std::string names;
   for (const SuiteName& task : SuiteNames())
-    names += fmt::format("\n  {:<15}{:<18}{:>6} rows  {}", task.name, task.title, task.items, task.quoted_metric);
+    names += fmt::format("\n  {:<20}{:<18}{:>6} rows  {}", task.name, task.title, task.items, task.quoted_metric);
   options->evaluation.AddTo(app, "--tasks");
   app.add_option(
          "--variants", options->variants,

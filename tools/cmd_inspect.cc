@@ -81,9 +81,9 @@ void PrintStored(const std::vector<StoredType>& types) {
 }
 
 void PrintAdapters(const std::vector<AdapterDescription>& adapters) {
-  Table table({"adapter for", "rank", "parameters"});
+  Table table({"adapter for layers", "rank", "parameters"});
   for (const auto& [parts, rank, parameters] : adapters)
-    table.Add({fmt::format("layers {}", Names(parts, ",")), std::to_string(rank), std::to_string(parameters)});
+    table.Add({Names(parts, ","), std::to_string(rank), std::to_string(parameters)});
   if (!adapters.empty()) fmt::print("{}\n", table.Text());
 }
 

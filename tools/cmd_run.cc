@@ -245,6 +245,9 @@ Recipe RecipeOf(const RunOptions& options) {
 void CheckHeldOut(const RunOptions& options, const Recipe& recipe, const HeldOutText& heldout) {
   if (!heldout.Scored() && !options.report.empty())
     FailUsage("--report shows measurements on held-out text; give one with --text FILE");
+  const std::string& text = options.comparison.text;
+  if (!text.empty() && (ShareText(text, recipe.text.source) || ShareText(text, RecoveryNames(options))))
+    Tell("the model is fitted to or trained on the text of --text, so that the perplexities are no independent test");
   if (!heldout.of_calibration) return;
   if (!options.recover.empty() &&
       (options.recover_text.empty() || ShareText(RecoveryNames(options), recipe.text.source)))
@@ -252,10 +255,9 @@ void CheckHeldOut(const RunOptions& options, const Recipe& recipe, const HeldOut
         "--recover learns from the whole calibration text, so its held-out samples are no test; give another text with "
         "--text FILE, or one to learn from with --recover-text FILE");
   if (ChoosesByHeldOut(recipe))
-    fmt::print(
-        stderr,
-        "shiftrt: the perplexities are of the held-out samples by which this recipe chooses, so that they are no "
-        "independent test; --text FILE measures another text\n");
+    Tell(
+        "the perplexities are of the held-out samples by which this recipe chooses, so that they are no "
+        "independent test; --text FILE measures another text");
 }
 
 // Prints what is about to be done, and about how long it takes.

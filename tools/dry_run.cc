@@ -153,7 +153,7 @@ struct Part {
 };
 
 std::vector<Part> Parts(const PlannedMemory& memory) {
-  return {{"weights", memory.weights, "--split N (docs/scale.md), or a smaller model"},
+  return {{"weights", memory.weights, "a larger --split (docs/scale.md), or a smaller model"},
           {"activations", memory.activations, "shorter samples (--calib TEXT:SAMPLESxTOKENS)"},
           {"streams", memory.streams, "fewer samples (--calib TEXT:SAMPLESxTOKENS)"},
           {"sums", memory.sums, "--memory SIZE, with which the text is read more often"},
@@ -172,7 +172,9 @@ void PrintSteps(const JobPlan& plan, const Rates* rates) {
     table.Add({name, flops == 0 ? "" : fmt::format("{:.3e}", flops), seconds == 0 ? "" : Seconds(seconds)});
     sum += flops;
   };
-  for (const StepWork& step : plan.steps) add(step.name, step.flops(), rates == nullptr ? 0 : SecondsOf(step, *rates));
+  for (const StepWork& step : plan.steps)
+    if (step.flops() > 0 || step.seconds > 0)
+      add(step.name, step.flops(), rates == nullptr ? 0 : SecondsOf(step, *rates));
   add("total", sum, rates == nullptr ? 0 : SecondsOf(plan, *rates));
   table.DropEmptyColumns();
   fmt::print("{}{}\n", table.Text(),

@@ -36,9 +36,9 @@ void CommonOptions::AddTo(CLI::App& app) {
                  "of each other on several GPUs, and do everything else on the first of them. Several\n"
                  "processes take one GPU each (docs/scale.md)")
       ->capture_default_str();
-  app.add_option(
-         "--dtype", dtype,
-         "type of the weights in memory; auto: as stored, quantised ones as they are on a CPU and as bfloat16 on a GPU")
+  app.add_option("--dtype", dtype,
+                 "type of the weights in memory; auto: as stored. A GPU expands quantised types without kernels there "
+                 "to bfloat16")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   AddThreadsTo(app);

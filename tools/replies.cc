@@ -63,7 +63,7 @@ void AddFidelity(std::span<const ModelVariant> models, const std::vector<std::ve
 }
 
 std::string PartsAt(const ComparedReply& reply) {
-  return reply.parts_at ? fmt::format("parts at token {}", *reply.parts_at) : "is the same";
+  return reply.parts_at ? fmt::format("first differs at token {}", *reply.parts_at) : "is the same";
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ int64_t ReplyComparison::Equal(size_t model) const {
 }
 
 PageTable ReplyComparison::Summary() const {
-  PageTable table{{"model", "same replies", "parts at token, median"}, {}};
+  PageTable table{{"model", "same replies", "first different token, median"}, {}};
   for (size_t m = 1; m < labels.size(); ++m) {
     std::vector<double> parts;
     for (const ComparedReplies& one : prompts)
@@ -106,7 +106,7 @@ std::vector<Section> ReplyComparison::Sections() const {
   overview.parts.insert(overview.parts.begin(), Summary());
   std::vector<Section> sections = {std::move(overview)};
   for (const ComparedReplies& one : prompts) {
-    PageTable table{{"model", "parts at token", "same top p, %", "mean KLD", "reply"}, {}};
+    PageTable table{{"model", "first different token", "same top p, %", "mean KLD", "reply"}, {}};
     for (size_t m = 0; m < labels.size(); ++m) {
       const ComparedReply& reply = one.replies[m];
       table.rows.push_back({labels[m], reply.parts_at ? std::to_string(*reply.parts_at) : "",

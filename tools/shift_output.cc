@@ -171,6 +171,7 @@ std::string GainText(const GainReport& gain) {
                       gain.pruned, gain.corrected, std::abs(gain.gain), PlusMinus(gain.error, 4));
   if (!gain.kept) return text + ";\nit is left out, and the model is pruned alone (--no-gate keeps it)";
   if (gain.gain < 0) return text + ";\nthe model is better without it";
+  if (std::isnan(gain.error)) return text + ";\none held-out sample has no error, so it may not help";
   if (!gain.Clear()) return text + ";\nthat is within twice its error, so it may not help";
   return std::isnan(gain.Share())
              ? text

@@ -119,7 +119,7 @@ def open(name: str | os.PathLike, *, device: str = "auto", threads: int = 0, mem
         threads: threads of one computation; 0: one per core that the process may use.
         memory: bytes of host memory that the sums over calibration text may take; 0: what is free.
         weights: their type in memory: "as-stored", "float32", "float16", "bfloat16", or "expanded", which is as stored but bfloat16
-            for quantised ones. A GPU does not take quantised weights, so that "as-stored" is "expanded" there.
+            for quantised ones. A GPU expands quantised types without kernels there to bfloat16 in any case.
         check_finite: read all weights and refuse infinities and NaN.
         lora: a directory with a LoRA adapter of peft for this model, which is merged into its weights.
         products: the precision of products on a CPU: "float32", "bfloat16" (with AVX512-BF16 or AMX), or "auto", which is bfloat16
@@ -132,8 +132,6 @@ def open(name: str | os.PathLike, *, device: str = "auto", threads: int = 0, mem
         UsageError: this machine or this build lacks the device.
     """
     resources = _resources(device, threads, memory, products)
-    if weights == "as-stored" and resources.gpus:
-        weights = "expanded"  # a GPU does not take quantised weights
     handle = _native.open(os.fspath(name), weights, check_finite, os.fspath(lora), listener_of(progress))
     return Model(handle, resources)
 

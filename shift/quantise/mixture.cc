@@ -19,7 +19,7 @@ constexpr Mixture kMixtures[] = {
     {"q5_k_m", kQ5_K, kQ5_K, kQ6_K, kQ5_K, kQ5_K, kQ5_K, kQ6_K, kQ5_K, kQ6_K, "5.7 bits per weight"},
     {"q4_k_m", kQ4_K, kQ4_K, kQ6_K, kQ4_K, kQ4_K, kQ4_K, kQ6_K, kQ4_K, kQ6_K, "4.8 bits per weight"},
     Uniform("q4_0", kQ4_0, kQ6_K, "4.5 bits per weight"),
-    {"q3_k_m", kQ3_K, kQ4_K, kQ4_K, kQ5_K, kQ4_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, "3.7 bits per weight"},
+    {"q3_k_m", kQ3_K, kQ4_K, kQ4_K, kQ5_K, kQ4_K, kQ4_K, kQ4_K, kQ5_K, kQ6_K, "3.9 bits per weight"},
     {"q2_k", kQ2_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ3_K, kQ6_K, "2.9 bits per weight"},
 };
 

@@ -17,8 +17,10 @@ Matrix<double> InFloat64(const TensorView& tensor) {
 
 void CheckBlockBefore(const std::vector<Site>& runs) {
   if (!runs.empty() && runs.front().begin() == 0)
-    FailUsage(Field("prune"), "layer {} is removed, so there is no block before it to fold into; add keep=first:1",
-              Name(runs.front().Parts().front()));
+    FailUsage(
+        Field("prune"),
+        "layer {} is removed, so there is no block before it to fold into; keep it (a criterion takes keep=first:1)",
+        Name(runs.front().Parts().front()));
 }
 
 // m = x W' + c becomes x (T'W)' + c T.

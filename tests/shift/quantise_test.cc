@@ -49,6 +49,8 @@ TEST(Mixtures, GiveMoreBitsWhereLlamaCppDoes) {
   EXPECT_EQ(type("q4_k_m", &BlockWeights::up, 0, 28), BlockType::kQ4_K);
   EXPECT_EQ(type("q3_k_m", &BlockWeights::v, 0, 28), BlockType::kQ5_K);
   EXPECT_EQ(type("q3_k_m", &BlockWeights::v, 2, 28), BlockType::kQ4_K);
+  for (const auto& [index, down] : {std::pair{0, BlockType::kQ5_K}, {2, BlockType::kQ4_K}, {6, BlockType::kQ4_K}})
+    EXPECT_EQ(type("q3_k_m", &BlockWeights::down, index, 28), down);
   EXPECT_EQ(HeadTypeIn(FindMixture("q2_k"), config), BlockType::kQ6_K);
   config.hidden = 896;  // no whole super-blocks
   EXPECT_EQ(type("q4_k_m", &BlockWeights::up, 0, 24), BlockType::kQ5_0);

@@ -58,7 +58,7 @@ TEST_F(Cli, CompareShowsWhereTheRepliesOfVariantsPart) {
   const Outcome outcome = compare({"--model", Path("model"), "--with", Path("saved"), Path("same"), "--prompts",
                                    Path("prompts.txt"), "--report", Path("page")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  for (const char* text : {"\"nobody spoke of\"", "parts at token", "is the same", "2 of 2", "same top p"})
+  for (const char* text : {"\"nobody spoke of\"", "first differs at token", "is the same", "2 of 2", "same top p"})
     EXPECT_NE(outcome.out.find(text), std::string::npos) << text << " in\n" << outcome.out;
   EXPECT_NE(ReadFile(dir_ / "page/index.html").find("nobody spoke of"), std::string::npos);
   const Json json = ReadJson("c.json");

@@ -173,7 +173,7 @@ TEST_F(Cli, AModelThatIsNotThereIsSaidInOneLine) {
   for (const char* path : {"no/such/model", "./none", "../none"}) {
     const Outcome outcome = Call({"inspect", "--model", path});
     EXPECT_EQ(outcome.status, 1);
-    EXPECT_EQ(outcome.err, std::string("shiftrt: model ") + path + ": no such directory\n");
+    EXPECT_EQ(outcome.err, std::string("shiftrt: model ") + path + ": no such file or directory\n");
   }
   const Outcome unknown = Call({"inspect", "--model", "SmolLM2"});
   EXPECT_NE(unknown.err.find("no model is known by this name; known: smollm2-135m, "), std::string::npos)

@@ -154,6 +154,17 @@ TEST_F(Cli, ARecipeIsTheOptionsThatItNames) {
         2, "only `shiftrt run` does");
 }
 
+TEST_F(Cli, AHeldOutTextThatTheFitReadsIsNoIndependentTest) {
+  const auto run = [&](const char* text) {
+    return Command("run", {"--prune", "layers=2", "--lra", "4", "--calib", Path("calibration.txt:16x64"), "--text",
+                           Path(text), "--text-tokens", "128", "--max-tokens", "1"});
+  };
+  const Outcome same = run("calibration.txt");
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_NE(same.err.find("no independent test"), std::string::npos) << same.err;
+  EXPECT_EQ(run("heldout.txt").err.find("no independent test"), std::string::npos);
+}
+
 TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("whole"), "--save-weights"}).status, 0);
