@@ -49,9 +49,7 @@ std::string FieldWords(const Value& value) {
     return value ? "true" : "false";
   else if constexpr (kKind == FieldKind::kList)
     return fmt::format("{}", fmt::join(value, ","));
-  else if constexpr (kKind == FieldKind::kFile)
-    return value.string();
-  else if constexpr (kKind != FieldKind::kText)
+  else if constexpr (std::is_arithmetic_v<Value>)
     return fmt::format("{}", value);
   else if constexpr (std::is_convertible_v<const Value&, std::string>)
     return value;
@@ -69,7 +67,7 @@ void ReadField(std::string_view name, const std::string& words, Value& value) {
     if (words != "true" && words != "false")
       FailUsage(Field(std::string(name)), "\"{}\" is neither true nor false", words);
     value = words == "true";
-  } else if constexpr (kKind == FieldKind::kInteger || kKind == FieldKind::kNumber) {
+  } else if constexpr (std::is_arithmetic_v<Value>) {
     Value read = 0;
     if (!ParseNumber(words, &read))
       FailUsage(Field(std::string(name)), "\"{}\" is not a {}", words,

@@ -79,7 +79,7 @@ std::vector<Candidate> ValuesOf(const CLI::App& command, const CLI::Option& opti
   for (const FixedWords& fixed : kFixed)
     if (name == fixed.option) AddWords(CLI::detail::split(fixed.words, ' '), found);
   for (const FinetuneField& field : FinetuneFields())
-    if ("--" + name == field.flag && !field.choices.empty())
+    if ("--" + name == field.flag() && !field.choices.empty())
       AddWords(CLI::detail::split(std::string(field.choices), ' '), found);
   if (name == "prune") {
     AddNamed(Criteria(), ":", found);

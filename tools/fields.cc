@@ -61,7 +61,7 @@ std::string FlagOf(std::string_view field, const CLI::App& command) {
   for (const FieldFlag& known : kFlags)
     if (known.field == field && FindOption(command, known.flag) != nullptr) return std::string(known.flag);
   for (const FinetuneField& row : FinetuneFields())
-    if (row.name == field && FindOption(command, row.flag) != nullptr) return std::string(row.flag);
+    if (row.name == field && FindOption(command, row.flag()) != nullptr) return row.flag();
   return "";
 }
 

@@ -2,7 +2,6 @@
 #include "tools/finetune_options.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <limits>
 #include <set>
 
@@ -44,7 +43,7 @@ void FinetuneOptions::AddTo(CLI::App& app) {
     std::string help(field.help);
     if (field.name == "text") help += " " + std::string(kOwnTextHelp);
     if (field.name == "replacement") value = "block";  // the name of the default in the help
-    CLI::Option* const option = AddField(field.kind, std::string(field.flag), help, value, app);
+    CLI::Option* const option = AddField(field.kind, field.flag(), help, value, app);
     if (field.bounds) option->check(CheckOf(field));
     if (field.name == "adapters") option->check(CLI::IsMember(CLI::detail::split(std::string(field.choices), ' ')));
     given.emplace_back(&field, option);
@@ -53,15 +52,13 @@ void FinetuneOptions::AddTo(CLI::App& app) {
 }
 
 void FinetuneOptions::TakePreset(const FinetunePreset& preset) {
-  bool timed = false;  // a length that the user gives takes the place of the preset's
+  bool timed = false;  // a length that the user gives takes the place of the preset's, which stands last in the table
   for (const auto& [field, option] : given) {
-    if (field->recorded == Recorded::kInSteps && option->count() > 0) timed = true;
-    if (option->count() == 0) words[field->name] = OptionWords(*field, preset.settings);
+    timed |= field->recorded == Recorded::kInSteps && option->count() > 0;
+    if (option->count() > 0 || (timed && field->name == "budget")) continue;
+    words[field->name] = field->name == "adapters" ? fmt::format("{}", fmt::join(preset.adapters, ","))
+                                                   : OptionWords(*field, preset.settings);
   }
-  const bool no_modes = std::ranges::none_of(
-      given, [](const auto& one) { return one.first->name == "adapters" && one.second->count() > 0; });
-  if (no_modes) words["adapters"] = fmt::format("{}", fmt::join(preset.adapters, ","));
-  if (timed) words["budget"] = "";
 }
 
 FinetuneSettings FinetuneOptions::Parse(uint64_t seed) const {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,28 +16,20 @@
 
 namespace shiftrt {
 
-// When a checkpoint and a trained model record a setting.
+// Says when a checkpoint and a trained model record a setting.
 enum class Recorded : uint8_t {
   kNever,    // it does not decide the result
   kInText,   // the hash of the texts tells it
   kInSteps,  // the number of steps tells it, or the budget in seconds
   kAlways,
-  kIfRead,  // if the method reads it
-  kIfOn,    // if it is on
+  kIfRead,  // the method reads it
+  kIfOn,    // it is not the default
 };
 
 // The methods that read a setting, a bit for each.
-class Methods {
- public:
-  constexpr Methods(std::initializer_list<Method> methods) {
-    for (const Method method : methods) bits_ |= 1U << static_cast<unsigned>(method);
-  }
-  static constexpr Methods All() { return {Method::kLora, Method::kPartial, Method::kAdapters, Method::kReplacement}; }
-  constexpr bool has(Method method) const { return (bits_ >> static_cast<unsigned>(method) & 1U) != 0; }
-
- private:
-  unsigned bits_ = 0;
-};
+constexpr unsigned MethodBit(Method method) { return 1U << static_cast<unsigned>(method); }
+constexpr unsigned kByLora = MethodBit(Method::kLora), kByPartial = MethodBit(Method::kPartial),
+                   kByReplacement = MethodBit(Method::kReplacement), kByAll = ~0U;
 
 // The numbers that a setting may have, both ends included.
 struct Bounds {
@@ -47,16 +38,17 @@ struct Bounds {
 };
 
 struct FinetuneField : FieldRow<FinetuneSettings> {
-  Recorded recorded = Recorded::kNever;
-  std::string_view flag = {};  // the option of `finetune`; empty: it has none
-  std::string_view help = {};  // the help of the option; empty: the option sets another field, too, or is not its own
+  Recorded recorded;
+  std::string_view help = {};         // for the option; empty: `finetune` has none, or it sets other fields, too
   std::optional<Bounds> bounds = {};  // for numbers; the default may be outside
-  Methods read_by = Methods::All();
+  unsigned read_by = kByAll;
   std::string_view choices = {};  // words of the option, with blanks between them; one that ends with ':' goes on
+  std::string_view option = {};   // the name of the option and in records; empty: that of the field
   double unit = 1;                // the option counts in units of so many
-  std::string_view key = {};      // the name under which it is recorded; empty: its own
 
-  std::string_view recorded_as() const { return key.empty() ? name : key; }
+  bool has_reader(Method method) const { return (read_by & MethodBit(method)) != 0; }
+  std::string_view recorded_as() const { return option.empty() ? name : option; }
+  std::string flag() const;  // "--rank" for lora.rank
 };
 std::span<const FinetuneField> FinetuneFields();
 // A member of LoraOptions also has its name without "lora.". Throws UsageError with the name for one that is not there.

@@ -337,15 +337,15 @@ TEST_F(FinetuneCli, PresetsSetWhatTheCommandLineDoesNot) {
   for (const char* number : {"46.97", "46.39"}) EXPECT_NE(paper.out.find(number), std::string::npos) << paper.out;
 }
 
-// What the table of settings says of options, the help shows, in a group of its own.
+// The help shows the option of each row of the table of settings, in a group.
 TEST_F(Cli, EverySettingOfATrainingIsInTheHelp) {
   const std::string help = Call({"finetune", "--help-all"}).out;
   int shown = 0;
   for (const FinetuneField& field : FinetuneFields()) {
     if (field.help.empty()) continue;
-    const size_t at = help.find(fmt::format("\n  {}", field.flag));
-    ASSERT_NE(at, std::string::npos) << field.flag;
-    EXPECT_NE(help.find(field.help.substr(0, field.help.find('\n')), at), std::string::npos) << field.flag;
+    const size_t at = help.find(fmt::format("\n  {}", field.flag()));
+    ASSERT_NE(at, std::string::npos) << field.flag();
+    EXPECT_NE(help.find(field.help.substr(0, field.help.find('\n')), at), std::string::npos) << field.flag();
     ++shown;
   }
   EXPECT_GT(shown, 25);

@@ -79,7 +79,7 @@ TEST(FinetuneFields, EachIsRecordedWhereItsRowSaysSo) {
     for (const Method method : {Method::kLora, Method::kPartial, Method::kAdapters, Method::kReplacement}) {
       const FinetuneSettings settings = {.method = method};
       const bool recorded = field.recorded == Recorded::kAlways || field.recorded == Recorded::kIfOn ||
-                            (field.recorded == Recorded::kIfRead && field.read_by.has(method));
+                            (field.recorded == Recorded::kIfRead && field.has_reader(method));
       EXPECT_EQ(value(With(field, settings)), recorded ? kOthers.at(field.name) : "") << field.name << Name(method);
       EXPECT_EQ(value(settings).empty(), !recorded || field.recorded == Recorded::kIfOn) << field.name << Name(method);
     }
@@ -110,7 +110,7 @@ TEST(FinetuneFields, AMethodRefusesWhatItDoesNotRead) {
   for (const FinetuneField& field : FinetuneFields())
     for (const Method method : {Method::kLora, Method::kPartial, Method::kAdapters, Method::kReplacement}) {
       const std::string refusal = Refusal([&] { CheckGiven(method, field.name); });
-      EXPECT_EQ(refusal.empty(), field.read_by.has(method)) << refusal;
+      EXPECT_EQ(refusal.empty(), field.has_reader(method)) << refusal;
       EXPECT_TRUE(refusal.empty() || refusal.starts_with(std::string(field.name) + ": ")) << refusal;
     }
   EXPECT_EQ(Refusal([] { CheckGiven(Method::kLora, "rank"); }), "");
