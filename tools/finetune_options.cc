@@ -14,7 +14,7 @@ namespace {
 
 // The words that the option has for a field of the settings; "" for a number that the option does not take.
 std::string OptionWords(const FinetuneField& field, const FinetuneSettings& settings) {
-  const std::string words = field.words(settings);
+  std::string words = field.words(settings);
   double number = 0;
   if (!ParseNumber(words, &number)) return words;
   if (field.bounds && !field.bounds->has(number)) return "";
@@ -74,7 +74,7 @@ FinetuneSettings FinetuneOptions::Parse(uint64_t seed) const {
 }
 
 std::vector<std::string> FinetuneOptions::AdapterModes() const {
-  const std::vector<std::string> modes = CLI::detail::split(words.at("adapters"), ',');
+  std::vector<std::string> modes = CLI::detail::split(words.at("adapters"), ',');
   if (std::set(modes.begin(), modes.end()).size() < modes.size())
     FailUsage("--adapters {}: a word is given twice", words.at("adapters"));
   return modes;

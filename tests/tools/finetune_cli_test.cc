@@ -369,6 +369,7 @@ TEST_F(Cli, AnInterruptedRecoveryIsNotThatOfAnotherText) {
   fs::create_directories(dir_ / "cache");
   for (int attempt = 0; !kept(); ++attempt) {  // until the program is caught in its training
     ASSERT_LT(attempt, 20);
+    WriteText(dir_ / "stdout", "");
     const pid_t child = Start(run("calibration.txt"), dir_ / "stdout", dir_ / "stderr");
     while (ReadFile(dir_ / "stdout").find("planned: ") == std::string::npos && !Ended(child)) ::usleep(200);
     ::kill(child, SIGINT);
@@ -531,7 +532,7 @@ TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
       {{"--steps", "100000"}, "--steps: 100000: the text has"},
       {{"--samples", "100000"}, "--samples: "},
       {{"--preset", "paper-x"}, "--preset: unknown preset"},
-      {{"--validation", "-3"}, "--validation -3"},
+      {{"--validation", "-3"}, "--validation: \"-3\""},
       {{"--keep-best", "--validation", "0"}, "--keep-best: "},
       {{"--products", "bf16"}, "--products: bf16 not in"},
   };
