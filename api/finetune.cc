@@ -2,55 +2,31 @@
 #include "include/shiftrt/finetune.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
-#include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include "api/impl.h"
 #include "api/own_text.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
-#include "runtime/parse.h"
 #include "runtime/processes.h"
 #include "text/mixture.h"
 #include "train/finetune.h"
+#include "train/finetune_fields.h"
 
 namespace shiftrt {
 
 namespace {
 
-// Throws UsageError for a value out of its range. The comparisons refuse NaN, too.
+// Throws UsageError for values out of their range.
 void CheckSettings(const FinetuneSettings& settings) {
-  const auto at_least = []<typename T>(const char* field, T value, std::type_identity_t<T> least) {
-    if (!(value >= least)) FailUsage(Field(field), "{}, expected at least {}", value, least);
-  };
-  const auto finite = [](const char* field, double value) {
-    if (!std::isfinite(value)) FailUsage(Field(field), "{} is not finite", value);
-  };
-  at_least("samples", settings.samples, 0);
-  at_least("length", settings.length, 2);  // in a sequence of one token, nothing is predicted
-  at_least("validation", settings.validation, 0);
-  at_least("batch", settings.batch, 1);
-  at_least("pass_tokens", settings.pass_tokens, 1);
-  at_least("budget", settings.budget.seconds, 0);
-  at_least("budget", settings.budget.tokens, 0);
-  at_least("rate", settings.rate, 0);
-  at_least("weight_decay", settings.weight_decay, 0);
-  at_least("clip", settings.clip, 0);
-  at_least("validate_every", settings.validate_every, 0);
-  at_least("checkpoint_seconds", settings.checkpoint_seconds, 0);
-  finite("rate", settings.rate);
-  finite("warmup", settings.warmup);
-  finite("weight_decay", settings.weight_decay);
-  finite("validate_every", settings.validate_every);
-  finite("lora.alpha", settings.lora.alpha);
-  if (!(settings.lora.dropout >= 0 && settings.lora.dropout < 1))
-    FailUsage(Field("lora.dropout"), "{} is no share of at least 0 and below 1", settings.lora.dropout);
-  if (settings.budget.seconds > 0 && settings.budget.tokens > 0)
-    FailUsage(Field("budget"), "{} seconds and {} tokens; give one of them", settings.budget.seconds,
-              settings.budget.tokens);
+  CheckBounds(settings);
+  const auto& [seconds, tokens] = settings.budget;
+  if (settings.validation < 0) FailUsage(Field("validation"), "{}, expected at least 0", settings.validation);
+  if (!(seconds >= 0 && tokens >= 0))
+    FailUsage(Field("budget"), "{} seconds and {} tokens, expected at least 0", seconds, tokens);
+  if (seconds > 0 && tokens > 0)
+    FailUsage(Field("budget"), "{} seconds and {} tokens; give one of them", seconds, tokens);
 }
 
 // The settings, checked, with the text that an empty one stands for, and sequences that the model takes.
@@ -75,8 +51,6 @@ int64_t StepsForTokens(const FinetuneSettings& settings, const TrainingText& tex
 }
 
 int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
-  if (settings.epochs < 1) FailUsage(Field("epochs"), "{}; the text is read once at least", settings.epochs);
-  if (settings.steps < 0) FailUsage(Field("steps"), "{}; 0 is as many as the epochs have", settings.steps);
   if (settings.budget.tokens > 0) return StepsForTokens(settings, text);
   const int64_t sequences = text.sequences();
   const int64_t per_epoch = ReadingOrder(sequences, settings.batch, 0).steps_per_epoch();
@@ -161,28 +135,6 @@ LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance ma
 }
 
 }  // namespace
-
-TrainingBudget ParseTrainingBudget(const std::string& text) {
-  constexpr std::string_view kTokens = "tokens=";
-  struct Unit {
-    std::string_view name;
-    double factor;
-  };
-  constexpr Unit kTimes[] = {{"s", 1}, {"min", 60}, {"h", 3600}},
-                 kCounts[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}};
-  const bool counts = text.starts_with(kTokens);
-  const std::string value = text.substr(counts ? kTokens.size() : 0);
-  const size_t digits = std::min(value.find_first_not_of("0123456789."), value.size());
-  double number = 0;
-  for (const Unit& unit : counts ? std::span<const Unit>(kCounts) : std::span<const Unit>(kTimes)) {
-    if (value.substr(digits) != unit.name || !ParseNumber(value.substr(0, digits), &number)) continue;
-    const double amount = number * unit.factor;
-    if (amount < 1 || amount > 1e15) break;
-    if (counts) return {.tokens = std::llround(amount)};
-    return {.seconds = amount};
-  }
-  FailUsage(Field("budget"), "\"{}\" is neither a time of at least a second (90s, 30min, 2h) nor tokens=1M", text);
-}
 
 FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   FinetuneSettings settings;

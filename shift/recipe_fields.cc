@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/recipe_fields.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "runtime/check.h"
@@ -12,70 +11,40 @@ namespace shiftrt {
 
 namespace {
 
-std::string Words(bool flag) { return flag ? "true" : "false"; }
-
-template <auto kMember>
-void SetFlag(std::string_view name, const std::string& words, Recipe& recipe) {
-  if (words != "true" && words != "false")
-    FailUsage(Field(std::string(name)), "\"{}\" is neither true nor false", words);
-  recipe.*kMember = words == "true";
-}
-
-void SetSeed(const std::string& words, Recipe& recipe) {
-  if (!ParseNumber(words, &recipe.seed)) FailUsage(Field("seed"), "\"{}\" is not a whole number from 0 on", words);
-}
-
 constexpr RecipeField kFields[] = {
-    {"prune", [](const Recipe& r) { return Format(r.prune); },
-     [](const std::string& words, Recipe& r) { r.prune = ParsePrune(words); }, &RecipeText::prune},
-    {"correction", [](const Recipe& r) { return CorrectionName(r); },
-     [](const std::string& words, Recipe& r) { r.correction = FindCorrection(words).name; }, &RecipeText::correction},
-    {"rank", [](const Recipe& r) { return Format(r.rank); },
-     [](const std::string& words, Recipe& r) { r.rank = ParseRank(words); }, &RecipeText::rank, Setting::kRank},
-    {"lambda", [](const Recipe& r) { return Format(r.lambda); },
-     [](const std::string& words, Recipe& r) { r.lambda = ParseLambda(words); }, &RecipeText::lambda, Setting::kLambda},
-    {"penalize_bias", [](const Recipe& r) { return Words(r.penalize_bias); },
-     [](const std::string& words, Recipe& r) { SetFlag<&Recipe::penalize_bias>("penalize_bias", words, r); },
-     &RecipeText::penalize_bias, Setting::kPenalizedBias},
-    {"factorization", [](const Recipe& r) { return std::string(Name(r.factorization)); },
-     [](const std::string& words, Recipe& r) { r.factorization = ParseFactorization(words); },
-     &RecipeText::factorization, Setting::kFactorization},
-    {"mode", [](const Recipe& r) { return std::string(Name(r.mode)); },
-     [](const std::string& words, Recipe& r) { r.mode = ParseCalibrationMode(words); }, &RecipeText::calibration_mode,
-     Setting::kMode},
-    {"weighting", [](const Recipe& r) { return Format(r.weighting); },
-     [](const std::string& words, Recipe& r) { r.weighting = ParseTokenWeights(words); }, &RecipeText::token_weight,
-     Setting::kWeights},
-    {"span", [](const Recipe& r) { return Words(r.span); },
-     [](const std::string& words, Recipe& r) { SetFlag<&Recipe::span>("span", words, r); }, &RecipeText::span},
-    {"gate", [](const Recipe& r) { return Words(r.gate); },
-     [](const std::string& words, Recipe& r) { SetFlag<&Recipe::gate>("gate", words, r); }, &RecipeText::gate,
-     Setting::kGate},
-    {"heal", [](const Recipe& r) { return std::string(Name(r.heal)); },
-     [](const std::string& words, Recipe& r) { r.heal = ParseHeal(words); }, &RecipeText::heal},
-    {"merge", [](const Recipe& r) { return std::string(Name(r.merge)); },
-     [](const std::string& words, Recipe& r) { r.merge = ParseMerge(words); }, &RecipeText::merge},
-    {"quantize", [](const Recipe& r) { return Format(r.quantise); },
-     [](const std::string& words, Recipe& r) { r.quantise = ParseQuantise(words); }, &RecipeText::quantise},
-    {"seed", [](const Recipe& r) { return fmt::format("{}", r.seed); }, SetSeed, &RecipeText::seed},
-    {"text",
-     [](const Recipe& r) {
-       return fmt::format("{}:{}x{}", static_cast<const std::string&>(r.text.source), r.text.samples, r.text.tokens);
-     },
-     [](const std::string& words, Recipe& r) { r.text = ParseCalibration(words); }},
+    {ParsedRow<[](const std::string& words) { return ParsePrune(words); }, &Recipe::prune>("prune"),
+     &RecipeText::prune},
+    {{"correction", FieldKind::kText, [](const Recipe& recipe) { return CorrectionName(recipe); },
+      [](std::string_view, const std::string& words, Recipe& recipe) {
+        recipe.correction = FindCorrection(words).name;
+      }},
+     &RecipeText::correction},
+    {ParsedRow<ParseRank, &Recipe::rank>("rank"), &RecipeText::rank, Setting::kRank},
+    {ParsedRow<ParseLambda, &Recipe::lambda>("lambda"), &RecipeText::lambda, Setting::kLambda},
+    {MemberRow<&Recipe::penalize_bias>("penalize_bias"), &RecipeText::penalize_bias, Setting::kPenalizedBias},
+    {ParsedRow<ParseFactorization, &Recipe::factorization>("factorization"), &RecipeText::factorization,
+     Setting::kFactorization},
+    {ParsedRow<ParseCalibrationMode, &Recipe::mode>("mode"), &RecipeText::calibration_mode, Setting::kMode},
+    {ParsedRow<ParseTokenWeights, &Recipe::weighting>("weighting"), &RecipeText::token_weight, Setting::kWeights},
+    {MemberRow<&Recipe::span>("span"), &RecipeText::span},
+    {MemberRow<&Recipe::gate>("gate"), &RecipeText::gate, Setting::kGate},
+    {ParsedRow<ParseHeal, &Recipe::heal>("heal"), &RecipeText::heal},
+    {ParsedRow<ParseMerge, &Recipe::merge>("merge"), &RecipeText::merge},
+    {ParsedRow<ParseQuantise, &Recipe::quantise>("quantize"), &RecipeText::quantise},
+    {MemberRow<&Recipe::seed>("seed"), &RecipeText::seed},
+    {{"text", FieldKind::kText,
+      [](const Recipe& recipe) {
+        const auto& [source, samples, tokens] = recipe.text;
+        return fmt::format("{}:{}x{}", static_cast<const std::string&>(source), samples, tokens);
+      },
+      [](std::string_view, const std::string& words, Recipe& recipe) { recipe.text = ParseCalibration(words); }}},
 };
 
 }  // namespace
 
 std::span<const RecipeField> RecipeFields() { return kFields; }
 
-const RecipeField& FieldNamed(std::string_view name) {
-  const auto row = std::ranges::find(kFields, name, &RecipeField::name);
-  if (row != std::end(kFields)) return *row;
-  std::vector<std::string_view> known;
-  for (const RecipeField& one : kFields) known.push_back(one.name);
-  FailUsage(Field(std::string(name)), "a recipe has no such field; it has {}", fmt::join(known, ", "));
-}
+const RecipeField& FieldNamed(std::string_view name) { return FieldNamed(RecipeFields(), name, "a recipe"); }
 
 std::string SettingText(const Recipe& recipe, bool seed) {
   std::vector<std::string> parts;

@@ -12,6 +12,7 @@
 
 #include "include/shiftrt/provenance.h"
 #include "include/shiftrt/recipe.h"
+#include "runtime/field_rows.h"
 #include "shift/setting.h"
 
 namespace shiftrt {
@@ -20,16 +21,10 @@ namespace shiftrt {
 using RecordedIn = std::variant<std::monostate, std::string RecipeText::*, std::optional<bool> RecipeText::*,
                                 std::optional<uint64_t> RecipeText::*>;
 
-struct RecipeField {
-  std::string_view name;                                  // as Set() takes it
-  std::string (*words)(const Recipe& recipe);             // what `set` reads
-  void (*set)(const std::string& words, Recipe& recipe);  // throws UsageError for other words
-  RecordedIn recorded = {};                               // nothing: a saved model records it elsewhere
+struct RecipeField : FieldRow<Recipe> {
+  RecordedIn recorded = {};  // nothing: a saved model records it elsewhere
   // The setting that a correction must accept for this field to have a value (Accepted()); kCount: it always has one.
   Setting read_as = Setting::kCount;
-
-  // True if the words are "true" and "false".
-  bool flag() const { return std::holds_alternative<std::optional<bool> RecipeText::*>(recorded); }
 };
 std::span<const RecipeField> RecipeFields();
 // Throws UsageError with that name for one that is not there.

@@ -1,6 +1,6 @@
 shiftrt_test(tools SOURCES tools/chat_cli_test.cc tools/cli_test.cc tools/run_cli_test.cc tools/sweep_cli_test.cc
   tools/eval_cli_test.cc tools/export_cli_test.cc tools/quantised_cli_test.cc tools/dry_run_cli_test.cc tools/finetune_cli_test.cc tools/halves_cli_test.cc tools/help_cli_test.cc tools/processes_cli_test.cc tools/trust_cli_test.cc tools/kill_campaign_test.cc tools/ranks_campaign_test.cc tools/numbers_cli_test.cc tools/outputs_cli_test.cc tools/faults_test.cc tools/mixture_cli_test.cc
-             DEPENDS shiftrt_engine nlohmann_json::nlohmann_json NIGHTLY */AcrossHosts.LinksCut*)
+             DEPENDS shiftrt_engine shiftrt_train nlohmann_json::nlohmann_json NIGHTLY */AcrossHosts.LinksCut*)
 target_compile_definitions(test_tools PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>"
                            $<$<BOOL:${SHIFTRT_HAVE_CUDA}>:SHIFTRT_HAVE_CUDA>)
 add_dependencies(test_tools shiftrt)

@@ -16,6 +16,7 @@
 #include "tools/evaluation.h"
 #include "tools/export_options.h"
 #include "tools/fidelity_output.h"
+#include "tools/finetune_options.h"
 #include "tools/finetune_output.h"
 #include "tools/kept_fit.h"
 #include "tools/options.h"
@@ -149,26 +150,25 @@ std::string RecoveryText(const RunOptions& options, const LanguageModel& model) 
   return options.recover_text;
 }
 
-// The file that keeps an interrupted recovery: next to the directory that is saved, or in the cache.
-fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repaired) {
-  if (!options.save.empty()) return CheckpointFor(options.save);
-  return CacheFile(
-      "recover",
-      fmt::format("{} {} {} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(), options.recover,
-                  options.recover_text, options.recover_loss, options.recover_rate, options.common.seed),
-      ".checkpoint");
-}
-
-// Trains the repaired model.
-FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired, const fs::path& checkpoint,
-                       const Resources& resources) {
+// An interrupted recovery is kept next to the directory that is saved, or in the cache.
+FinetuneSettings RecoveryOf(const RunOptions& options, const LanguageModel& repaired) {
   FinetuneSettings settings = RecoverySettings(ParseTrainingBudget(options.recover));
   settings.loss = ParseTrainingLoss(options.recover_loss);
   settings.rate = options.recover_rate;
   settings.adapters = repaired.Adapters() > 0;
   settings.text = RecoveryText(options, repaired);
   settings.seed = options.common.seed;
-  settings.checkpoint = checkpoint;
+  settings.checkpoint = options.save.empty() ? CacheFile("recover",
+                                                         fmt::format("{} {} {}", repaired.WeightsFingerprint(),
+                                                                     repaired.PlanFingerprint(), SettingText(settings)),
+                                                         ".checkpoint")
+                                             : CheckpointFor(options.save);
+  return settings;
+}
+
+// Trains the repaired model.
+FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired, const FinetuneSettings& settings,
+                       const Resources& resources) {
   FinetunedModel result = TrainShown(repaired, settings, resources,
                                      {"", /*describes=*/true, options.common.quiet, options.common.processes->first()});
   fmt::print("recovered with {} tokens in {} steps: the state after step {} is kept\n\n", result.history.tokens,
@@ -337,8 +337,9 @@ int Run(const RunOptions& options) {
   fs::path checkpoint, journal;
   if (!options.recover.empty()) {
     const LanguageModel repaired = variants.back().model;
-    checkpoint = RecoveryCheckpoint(options, repaired);
-    const FinetunedModel recovered = Recover(options, repaired, checkpoint, resources);
+    const FinetuneSettings settings = RecoveryOf(options, repaired);
+    checkpoint = settings.checkpoint;
+    const FinetunedModel recovered = Recover(options, repaired, settings, resources);
     variants.push_back({"recovered", variants.back().label + ", recovered", recovered.model});
     made = *recovered.model.MadeBy();
     save();

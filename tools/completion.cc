@@ -18,13 +18,14 @@
 #include "tools/options.h"
 #include "tools/paper/finetuning.h"
 #include "tools/paper/paper.h"
+#include "train/finetune_fields.h"
 
 namespace shiftrt {
 
 namespace {
 
-// Words of options that no table of the program lists; a word that ends with ':' goes on. tests/tools/help_cli_test.cc
-// compares them with the parser.
+// Words of options that no other table of the program lists; a word that ends with ':' goes on.
+// tests/tools/help_cli_test.cc compares them with the parser.
 struct FixedWords {
   const char *option, *words;
 };
@@ -34,17 +35,12 @@ constexpr FixedWords kFixed[] = {
     {"factorize", "rrr svd svd-refit"},
     {"heal", "off down all"},
     {"lambda", "gcv holdout"},
-    {"layers", "last: first: all"},
-    {"loss", "ce kl both"},
     {"lra", "full energy: budget:"},
     {"merge", "off full lowrank"},
     {"quantize", "off q8_0 q6_k q5_k_m q4_k_m q4_0 q3_k_m q2_k"},
-    {"method", "lora partial adapters replacement"},
     {"protocol", "gptq seq128"},
     {"recover-loss", "ce kl both"},
-    {"schedule", "linear cosine constant"},
     {"split", "auto"},
-    {"targets", "q k v o gate up down"},
     {"token-weight", "none norm first: massive:"},
 };
 
@@ -82,6 +78,9 @@ std::vector<Candidate> ValuesOf(const CLI::App& command, const CLI::Option& opti
   if (!found.empty()) return found;
   for (const FixedWords& fixed : kFixed)
     if (name == fixed.option) AddWords(CLI::detail::split(fixed.words, ' '), found);
+  for (const FinetuneField& field : FinetuneFields())
+    if ("--" + name == field.flag() && !field.choices.empty())
+      AddWords(CLI::detail::split(std::string(field.choices), ' '), found);
   if (name == "prune") {
     AddNamed(Criteria(), ":", found);
     found.push_back({"layers=", "", "these layers"});

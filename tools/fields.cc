@@ -6,6 +6,8 @@
 #include <string_view>
 
 #include "tools/find_option.h"
+#include "tools/options.h"
+#include "train/finetune_fields.h"
 
 namespace shiftrt {
 
@@ -13,14 +15,13 @@ namespace {
 
 // The fields that have the name of their option, but for a '_' in the place of a '-'.
 constexpr std::string_view kOptions[] = {
-    "adapters",        "allow_code", "base_model",    "bos",         "budget",   "correction", "data",
-    "device",          "export",     "format",        "gate",        "head",     "heal",       "keep_best",
-    "keep_correction", "lambda",     "layers",        "lora",        "loss",     "memory",     "merge",
-    "method",          "model",      "penalize_bias", "preset",      "products", "protocol",   "prune",
-    "quantize",        "recipe",     "recover_text",  "replacement", "revision", "samples",    "schedule",
-    "shots",           "span",       "steps",         "tasks",       "threads",  "warmup"};
+    "allow_code", "base_model",    "bos",      "correction", "data",     "device", "export",
+    "format",     "gate",          "heal",     "lambda",     "lora",     "memory", "merge",
+    "model",      "penalize_bias", "preset",   "products",   "protocol", "prune",  "quantize",
+    "recipe",     "recover_text",  "revision", "shots",      "span",     "tasks",  "threads"};
 
-// The options of the others. Where commands call a field differently, the first option that the command has is meant.
+// The options of others but those of a training, which train/finetune_fields.h has. Where commands call a field
+// differently, the first option that the command has is meant.
 struct FieldFlag {
   std::string_view field, flag;
 };
@@ -33,10 +34,6 @@ constexpr FieldFlag kFlags[] = {
     {"gram.all_layers", "--gram-layers"},
     {"gram.load", "--load-gram"},
     {"gram.save", "--save-gram"},
-    {"lora.alpha", "--alpha"},
-    {"lora.dropout", "--dropout"},
-    {"lora.rank", "--rank"},
-    {"lora.targets", "--targets"},
     {"loss", "--recover-loss"},
     {"mode", "--calibration-mode"},
     {"output", "--export"},
@@ -46,7 +43,6 @@ constexpr FieldFlag kFlags[] = {
     {"suites", "--eval"},
     {"tasks", "--eval"},
     {"text", "--calib"},
-    {"validation_text", "--validation"},
     {"weighting", "--token-weight"},
 };
 
@@ -64,6 +60,8 @@ std::string FlagOf(std::string_view field, const CLI::App& command) {
   }
   for (const FieldFlag& known : kFlags)
     if (known.field == field && FindOption(command, known.flag) != nullptr) return std::string(known.flag);
+  for (const FinetuneField& row : FinetuneFields())
+    if (row.name == field && FindOption(command, row.flag()) != nullptr) return row.flag();
   return "";
 }
 
@@ -73,6 +71,25 @@ std::string FlagNamed(std::string_view field) {
   for (const FieldFlag& known : kFlags)
     if (known.field == field) return std::string(known.flag);
   return WithDashes(field);
+}
+
+CLI::Option* AddField(FieldKind kind, const std::string& flag, const std::string& help, std::string& value,
+                      CLI::App& app) {
+  if (kind == FieldKind::kFlag)
+    return app.add_flag_function(
+        flag, [&value](int64_t times) { value = times > 0 ? "true" : "false"; }, help);
+  if (kind == FieldKind::kList) {
+    const auto join = [&value](const std::vector<std::string>& parts) {
+      value = fmt::format("{}", fmt::join(parts, ","));
+    };
+    CLI::Option* const list = app.add_option_function<std::vector<std::string>>(flag, join, help)->delimiter(',');
+    return value.empty() ? list : list->default_str("[" + value + "]");
+  }
+  CLI::Option* const option = app.add_option(flag, value, help);
+  if (kind == FieldKind::kInteger) option->type_name("INT");
+  if (kind == FieldKind::kNumber) option->type_name("FLOAT");
+  if (kind == FieldKind::kFile) option->check(FileOutput());
+  return value.empty() ? option : option->default_str(value);
 }
 
 CLI::Option* OptionOf(std::string_view field, CLI::App& command) { return FindOption(command, FlagOf(field, command)); }

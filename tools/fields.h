@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/check.h"
+#include "runtime/field_rows.h"
 
 namespace CLI {
 class App;
@@ -16,6 +17,10 @@ namespace shiftrt {
 
 // The error for whoever typed `command`'s options: its field under the name of the option that sets it.
 std::string Message(const UsageError& error, const CLI::App& command);
+
+// Adds the option of a setting; the words of the setting go to `value`. A text that is there is shown as the default.
+CLI::Option* AddField(FieldKind kind, const std::string& flag, const std::string& help, std::string& value,
+                      CLI::App& app);
 
 // The option that sets this field of the library, where a command has it.
 std::string FlagNamed(std::string_view field);

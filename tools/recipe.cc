@@ -61,18 +61,6 @@ constexpr SettingHelp kHelp[] = {
      MixturesHelp},
 };
 
-// Adds the option of a setting, whose name FlagOf() knows.
-CLI::Option* AddSetting(const SettingHelp& help, RecipeWords& words, CLI::App& app) {
-  const std::string flag = FlagNamed(help.field);
-  const std::string text = fmt::format("{}{}", help.text, help.more == nullptr ? "" : help.more());
-  std::string& value = words.at(help.field);
-  if (FieldNamed(help.field).flag())
-    return app.add_flag_function(
-        flag, [&value](int64_t times) { value = times > 0 ? "true" : "false"; }, text);
-  CLI::Option* const option = app.add_option(flag, value, text);
-  return value.empty() ? option : option->capture_default_str();
-}
-
 }  // namespace
 
 RecipeWords DefaultWords() {
@@ -87,7 +75,10 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_option("--recipe", named,
                  "a named set of options; an option given with it must have the same value (--prune is free):" +
                      NamedRecipesHelp());
-  for (const SettingHelp& help : kHelp) given.emplace_back(help.field, AddSetting(help, words, app));
+  for (const auto& [field, text, more] : kHelp) {
+    const std::string help = fmt::format("{}{}", text, more == nullptr ? "" : more());
+    given.emplace_back(field, AddField(FieldNamed(field).kind, FlagNamed(field), help, words.at(field), app));
+  }
   for (const RecipeField& field : RecipeFields())  // --seed and --calib set the two others
     Check(
         field.name == "seed" || field.name == "text" || std::ranges::count(kHelp, field.name, &SettingHelp::field) > 0,

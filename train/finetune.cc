@@ -5,6 +5,7 @@
 
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
+#include "train/finetune_fields.h"
 #include "train/narrow_mlp.h"
 
 namespace shiftrt {
@@ -48,52 +49,29 @@ DepthPlan OriginalPlan(const Model& model, const char* field) {
 }
 
 TrainingSettings SettingsOf(const FinetuneJob& job) {
-  const FinetuneSettings& from = job.settings;
   const Schedule& schedule = job.schedule;
-  const bool timed = from.budget.seconds > 0;
+  FinetuneSettings used = job.settings;
+  const bool timed = used.budget.seconds > 0;
+  used.rate = schedule.rate;
+  used.decay = schedule.decay;
+  if (!timed) used.warmup = static_cast<double>(schedule.warmup);
   const AdamW adamw;
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
   TrainingSettings settings = {{"model", job.model.weights->Fingerprint()},
                                {"plan", job.model.plan.Fingerprint()},
                                {"text", job.texts.hash},
-                               {"method", Name(from.method)},
-                               {"adapters", from.adapters ? "trainable" : "frozen"},
-                               {"head", text(from.head)},
-                               {"loss", Name(from.loss)},
-                               {"rate", text(schedule.rate)},
-                               {"schedule", Name(schedule.decay)},
-                               {"warmup", timed ? text(from.warmup) : text(schedule.warmup)},
                                {"steps", timed ? "" : text(schedule.steps)},
-                               {"weight_decay", text(static_cast<float>(from.weight_decay))},
-                               {"betas", fmt::format("{}, {}, {}", adamw.beta1, adamw.beta2, adamw.epsilon)},
-                               {"clip", text(from.clip)},
-                               {"batch", text(from.batch)},
-                               {"pass_tokens", text(from.pass_tokens)},
-                               {"validate_every", text(from.validate_every)},
-                               {"seed", text(from.seed)}};
-  if (from.adapters && schedule.adapters != 1)
+                               {"betas", fmt::format("{}, {}, {}", adamw.beta1, adamw.beta2, adamw.epsilon)}};
+  const TrainingSettings recorded = RecordedSettings(used);
+  settings.insert(settings.end(), recorded.begin(), recorded.end());
+  if (used.adapters && schedule.adapters != 1)
     settings.emplace_back("rate.adapters", text(schedule.rate * schedule.adapters));
-  if (from.head && schedule.head != 1) settings.emplace_back("rate.head", text(schedule.rate * schedule.head));
-  if (timed) settings.emplace_back("seconds", text(from.budget.seconds));
-  if (from.keep_best) settings.emplace_back("keep_best", "yes");
+  if (used.head && schedule.head != 1) settings.emplace_back("rate.head", text(schedule.rate * schedule.head));
+  if (timed) settings.emplace_back("seconds", text(used.budget.seconds));
+  if (used.method == Method::kLora) settings.emplace_back("lora.seed", text(used.seed));
   if (job.context.products == Products::kBFloat16) settings.emplace_back("products", Name(job.context.products));
   // The fingerprint is that of the stored tensors.
   if (!job.model.weights->stored.empty()) settings.emplace_back("dtype", Name(job.model.weights->embedding.dtype));
-  switch (from.method) {
-    case Method::kLora:
-      settings.emplace_back("lora.targets", fmt::format("{}", fmt::join(from.lora.targets, ",")));
-      settings.emplace_back("lora.rank", text(from.lora.rank));
-      settings.emplace_back("lora.alpha", text(from.lora.alpha));
-      settings.emplace_back("lora.dropout", text(from.lora.dropout));
-      settings.emplace_back("lora.seed", text(from.seed));
-      break;
-    case Method::kPartial: settings.emplace_back("layers", from.layers); break;
-    case Method::kReplacement:
-      settings.emplace_back("replacement", Name(from.replacement));
-      settings.emplace_back("keep_correction", from.keep_correction ? "yes" : "no");
-      break;
-    case Method::kAdapters: break;
-  }
   return settings;
 }
 

@@ -157,20 +157,6 @@ Replacement ParseReplacement(const std::string& text) {
 
 Method ParseMethod(const std::string& name) { return kMethods.Parse(name, "method", "\"{}\" is not a method"); }
 
-void CheckGiven(Method method, std::string_view field) {
-  const bool replacement = method == Method::kReplacement;
-  const auto is = [&](std::initializer_list<std::string_view> fields) {
-    return std::find(fields.begin(), fields.end(), field) != fields.end();
-  };
-  const bool read = is({"lora.rank", "lora.alpha", "lora.dropout", "lora.targets"}) ? method == Method::kLora
-                    : is({"layers"})                                                ? method == Method::kPartial
-                    : is({"replacement", "keep_correction"})                        ? replacement
-                    : is({"adapters"})     ? !replacement && method != Method::kAdapters
-                    : is({"loss", "head"}) ? !replacement
-                                           : true;
-  if (!read) FailUsage(Field(std::string(field)), "does not go with method {}", Name(method));
-}
-
 Parameters::Parameters(const Weights& weights, const DepthPlan& plan, const FinetuneSettings& settings)
     : settings_(settings) {
   const ModelConfig& config = weights.config;

@@ -126,6 +126,9 @@ struct TrainingBudget {
 /// \return the budget
 /// \throws UsageError with the field "budget" for other text
 TrainingBudget ParseTrainingBudget(const std::string& text);
+/// \param budget a time or a number of tokens
+/// \return text that ParseTrainingBudget() reads; empty for no limit
+std::string Format(const TrainingBudget& budget);
 
 /// Says how Finetune() trains.
 struct FinetuneSettings {
@@ -183,6 +186,14 @@ struct FinetuneSettings {
   std::filesystem::path checkpoint = {};
   double checkpoint_seconds = 600;  ///< between two writes of it
 };
+
+/// Sets one field of the settings of a training from text.
+/// \param field a field of FinetuneSettings by name, or one of LoraOptions such as "lora.rank" or "rank"
+/// \param text what the parser of the field's type reads, "true" or "false" for a flag, or a list with commas;
+///     for "validation" a number, or "FILE:NUMBER", which sets the text, too
+/// \param settings the settings to change
+/// \throws UsageError with the name of the field, for a field that does not exist and for text that it cannot have
+void Set(std::string_view field, const std::string& text, FinetuneSettings& settings);
 
 /// The settings that recover what a pruned and repaired model has lost: every kept block and the adapters learn from
 /// the text; the best state on held-out text is kept (docs/training.md). Embeddings, final norm and head stay as they
@@ -242,8 +253,8 @@ struct FinetunedModel {
 
 /// Checks a field that a user has set: fields have values even if the method does not read them.
 /// \param method what is trained
-/// \param field a field of FinetuneSettings by name, or one of LoraOptions such as "lora.rank"
-/// \throws UsageError with the field if a training by this method does not read it
+/// \param field a name that Set() takes
+/// \throws UsageError with the field if a training by this method does not read it, or if it does not exist
 void CheckGiven(Method method, std::string_view field);
 
 /// Checks a training without a step of it. The text is read and tokenised.

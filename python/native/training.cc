@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Binds training: the settings by name, and the course of a training.
-#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,90 +18,33 @@ namespace shiftrt::python {
 
 namespace {
 
-// Reads a value of the settings of a training.
-using Setter = std::function<void(FinetuneSettings& settings, nb::handle value)>;
-
-template <typename Object, typename T>
-Setter Into(T Object::*member) {
-  using Value = std::conditional_t<std::is_same_v<T, TextName>, std::string, T>;
-  return [member](FinetuneSettings& settings, nb::handle value) {
-    if constexpr (std::is_same_v<Object, LoraOptions>) {
-      settings.lora.*member = nb::cast<Value>(value);
-    } else {
-      settings.*member = nb::cast<Value>(value);
-    }
-  };
-}
-// A word that a parser reads.
-template <typename T>
-Setter Parsed(T FinetuneSettings::*member, T (*parse)(const std::string&)) {
-  return [=](FinetuneSettings& settings, nb::handle value) { settings.*member = parse(nb::cast<std::string>(value)); };
-}
-
-const std::map<std::string, Setter>& FinetuneSetters() {
-  using S = FinetuneSettings;
-  static const std::map<std::string, Setter> table = {
-      {"method", Parsed(&S::method, ParseMethod)},
-      {"targets", Into(&LoraOptions::targets)},
-      {"rank", Into(&LoraOptions::rank)},
-      {"alpha", Into(&LoraOptions::alpha)},
-      {"dropout", Into(&LoraOptions::dropout)},
-      {"layers", Into(&S::layers)},
-      {"head", Into(&S::head)},
-      {"adapters", Into(&S::adapters)},
-      {"loss", Parsed(&S::loss, ParseTrainingLoss)},
-      {"replacement", Parsed(&S::replacement, ParseReplacement)},
-      {"keep_correction", Into(&S::keep_correction)},
-      {"text", Into(&S::text)},
-      {"answers", Into(&S::answers)},
-      {"samples", Into(&S::samples)},
-      {"length", Into(&S::length)},
-      {"validation", Into(&S::validation)},
-      {"validation_text", Into(&S::validation_text)},
-      {"divide", Into(&S::divide)},
-      {"train_on_inputs", Into(&S::train_on_inputs)},
-      {"epochs", Into(&S::epochs)},
-      {"steps", Into(&S::steps)},
-      {"batch", Into(&S::batch)},
-      {"pass_tokens", Into(&S::pass_tokens)},
-      {"rate", Into(&S::rate)},
-      {"decay", Parsed(&S::decay, ParseDecay)},
-      {"warmup", Into(&S::warmup)},
-      {"weight_decay", Into(&S::weight_decay)},
-      {"clip", Into(&S::clip)},
-      {"validate_every", Into(&S::validate_every)},
-      {"keep_best", Into(&S::keep_best)},
-      {"budget", Parsed(&S::budget, ParseTrainingBudget)},
-      {"seed", Into(&S::seed)},
-      {"checkpoint", Into(&S::checkpoint)},
-      {"checkpoint_seconds", Into(&S::checkpoint_seconds)},
-  };
-  return table;
+// The words of a value for Set(). Throws nb::cast_error for a value of another type.
+std::string WordsOf(nb::handle value) {
+  if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value) ? "true" : "false";
+  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  if (nb::hasattr(value, "__fspath__")) return nb::cast<std::string>(value.attr("__fspath__")());
+  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
+    std::string words;
+    for (const nb::handle part : nb::borrow<nb::sequence>(value)) words += (words.empty() ? "" : ",") + WordsOf(part);
+    return words;
+  }
+  if (nb::hasattr(value, "__index__") || nb::hasattr(value, "__float__")) return nb::cast<std::string>(nb::str(value));
+  throw nb::cast_error();
 }
 
 FinetuneSettings FinetuneSettingsOf(const LanguageModel& model, const nb::dict& values, bool recovery) {
   FinetuneSettings settings = recovery ? RecoverySettings() : FinetuneSettings();
   if (recovery) settings.adapters = model.Adapters() > 0;
-  std::vector<std::string> given;
   for (const auto& [key, value] : values) {
     const auto name = nb::cast<std::string>(key);
-    const auto found = FinetuneSetters().find(name);
-    if (found == FinetuneSetters().end()) {
-      std::string known;
-      for (const auto& [field, setter] : FinetuneSetters()) known += (known.empty() ? "" : ", ") + field;
-      throw UsageError(name, "a training has no such setting; it has " + known);
-    }
     try {
-      found->second(settings, value);
-      given.push_back(name);
+      Set(name, WordsOf(value), settings);
     } catch (const nb::cast_error&) {
       throw UsageError(name,
                        "a " + nb::cast<std::string>(nb::str(value.type().attr("__name__"))) + " cannot be its value");
     }
   }
-  for (const std::string& name : given)
-    CheckGiven(settings.method,
-               name == "rank" || name == "alpha" || name == "dropout" || name == "targets" ? "lora." + name : name);
+  for (const auto& [key, value] : values) CheckGiven(settings.method, nb::cast<std::string>(key));
   return settings;
 }
 

@@ -317,6 +317,15 @@ def test_exceptions_by_kind(model, repair, tmp_path):
         with pytest.raises(shiftrt.UsageError) as refused:
             call()
         assert refused.value.field == field and str(refused.value) == f"{field}: {refused.value.reason}"
+    # Every setting of a training is an argument, and the list of an unknown one names it.
+    with pytest.raises(shiftrt.UsageError) as refused:
+        model.finetune(colour="red")
+    names = refused.value.reason.split("it has ")[1].split(", ")
+    assert {"method", "rate", "lora.rank", "validation_text", "checkpoint_seconds"} <= set(names) and len(names) > 30
+    for name in set(names) - {"text", "validation_text"}:
+        with pytest.raises(shiftrt.UsageError, match="cannot be its value") as refused:
+            model.finetune(**{name: object()})
+        assert refused.value.field == name
     # A setting that nothing reads would be a mistake that goes unseen.
     for field, call in {"rank": lambda: model.repair("layers=5", correction="refit", rank=8),
                         "lora.rank": lambda: model.finetune("partial", rank=3),

@@ -3,6 +3,7 @@
 
 #include "tests/file_size_limit.h"
 #include "tests/tools/cli.h"
+#include "train/finetune_fields.h"
 
 namespace shiftrt {
 namespace {
@@ -59,7 +60,7 @@ TEST_F(FinetuneCli, AValidationThatMakesNoSenseIsNamed) {
   for (const std::string validation : {"-1", "held.txt:0", "held.txt:many"})
     EXPECT_FAILS(Call({"finetune", "--model", Path("out"), "--calib", Path("calibration.txt"), "--save", Path("tuned"),
                        "--validation=" + validation}),
-                 2, "--validation " + validation + ": a number of sequences");
+                 2, "--validation: \"" + validation + "\" is neither a number of sequences");
 }
 
 // In eight steps of 4 sequences of 128 tokens, the default rate lowers the held-out loss of the demo model, which was
@@ -336,6 +337,51 @@ TEST_F(FinetuneCli, PresetsSetWhatTheCommandLineDoesNot) {
   for (const char* number : {"46.97", "46.39"}) EXPECT_NE(paper.out.find(number), std::string::npos) << paper.out;
 }
 
+// The help shows the option of each row of the table of settings, in a group.
+TEST_F(Cli, EverySettingOfATrainingIsInTheHelp) {
+  const std::string help = Call({"finetune", "--help-all"}).out;
+  int shown = 0;
+  for (const FinetuneField& field : FinetuneFields()) {
+    if (field.help.empty()) continue;
+    const size_t at = help.find(fmt::format("\n  {}", field.flag()));
+    ASSERT_NE(at, std::string::npos) << field.flag();
+    EXPECT_NE(help.find(field.help.substr(0, field.help.find('\n')), at), std::string::npos) << field.flag();
+    ++shown;
+  }
+  EXPECT_GT(shown, 25);
+  EXPECT_EQ(help.find("Other options"), std::string::npos) << help;
+}
+
+// A recovery that is not saved continues from a file in the cache, which belongs to its text, too.
+TEST_F(Cli, AnInterruptedRecoveryIsNotThatOfAnotherText) {
+  WriteText(dir_ / "other.txt", Words(2500));
+  const auto run = [&](const char* text) {
+    return std::vector<std::string>{
+        "run",        "--model",           Path("model"), "--threads", "1",          "--quiet",      "--prune",
+        "layers=1,2", "--correction",      "none",        "--recover", "tokens=20k", "--max-tokens", "12",
+        "--text",     Path("heldout.txt"), "--calib",     Path(text)};
+  };
+  const auto kept = [&] {
+    for (const auto& entry : fs::recursive_directory_iterator(dir_ / "cache"))
+      if (entry.path().extension() == ".checkpoint") return true;
+    return false;
+  };
+  fs::create_directories(dir_ / "cache");
+  for (int attempt = 0; !kept(); ++attempt) {  // until the program is caught in its training
+    ASSERT_LT(attempt, 20);
+    WriteText(dir_ / "stdout", "");
+    const pid_t child = Start(run("calibration.txt"), dir_ / "stdout", dir_ / "stderr");
+    while (ReadFile(dir_ / "stdout").find("planned: ") == std::string::npos && !Ended(child)) ::usleep(200);
+    ::kill(child, SIGINT);
+    Wait(child);
+  }
+  const Outcome other = Call(run("other.txt"));
+  EXPECT_EQ(other.status, 0) << other.err;
+  const Outcome same = Call(run("calibration.txt"));
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_NE(same.err.find("continuing from"), std::string::npos) << same.err;
+}
+
 // The recovery of a run is the preset on what the run saved without it, and continues where it is killed.
 TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
   const std::vector<std::string> recipe = {"--prune", "layers=1,2", "--correction", "lra",
@@ -486,7 +532,7 @@ TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
       {{"--steps", "100000"}, "--steps: 100000: the text has"},
       {{"--samples", "100000"}, "--samples: "},
       {{"--preset", "paper-x"}, "--preset: unknown preset"},
-      {{"--validation", "-3"}, "--validation -3"},
+      {{"--validation", "-3"}, "--validation: \"-3\""},
       {{"--keep-best", "--validation", "0"}, "--keep-best: "},
       {{"--products", "bf16"}, "--products: bf16 not in"},
   };
