@@ -432,7 +432,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   app.add_option("--recover-rate", options->recover_rate,
                  "highest learning rate of the training (default: by hidden size,\n"
                  "docs/training.md#the-learning-rate). If the held-out loss rises at first, a lower one is better")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   app.add_option(
       "--recover-text", options->recover_text,
       "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"

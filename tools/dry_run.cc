@@ -152,8 +152,9 @@ struct Part {
   const char* smaller = "";
 };
 
-std::vector<Part> Parts(const PlannedMemory& memory) {
-  return {{"weights", memory.weights, "a larger --split (docs/scale.md), or a smaller model"},
+std::vector<Part> Parts(const PlannedMemory& memory, int64_t split) {
+  return {{"weights", memory.weights,
+           split == 1 ? "--split N (docs/scale.md), or a smaller model" : "a larger --split, or a smaller model"},
           {"activations", memory.activations, "shorter samples (--calib TEXT:SAMPLESxTOKENS)"},
           {"streams", memory.streams, "fewer samples (--calib TEXT:SAMPLESxTOKENS)"},
           {"sums", memory.sums, "--memory SIZE, with which the text is read more often"},
@@ -182,7 +183,7 @@ void PrintSteps(const JobPlan& plan, const Rates* rates) {
 }
 
 void PrintMemory(const MainJob& job, const PlannedMemory& memory) {
-  const std::vector<Part> parts = Parts(memory);
+  const std::vector<Part> parts = Parts(memory, job.split);
   std::vector<std::string> names;
   for (const Part& part : parts)
     if (part.bytes > 0) names.push_back(fmt::format("{} {}", part.name, Bytes(part.bytes)));
@@ -222,7 +223,7 @@ Json PlanJson(const ModelShapes& shapes, const MainJob& job, const JobPlan& plan
                {"memory", {{"most", plan.memory.most()}, {"free", job.device_memory}}},
                {"fits", plan.memory.most() <= job.device_memory}};
   for (const BlockPart& part : plan.removed) json["job"]["removed"].push_back(Name(part));
-  for (const Part& part : Parts(plan.memory)) json["memory"][part.name] = part.bytes;
+  for (const Part& part : Parts(plan.memory, job.split)) json["memory"][part.name] = part.bytes;
   for (const StepWork& step : plan.steps) {
     json["steps"].push_back({{"step", step.name}, {"flops", step.flops()}, {"float64_flops", step.float64}});
     if (rates != nullptr) json["steps"].back()["seconds"] = SecondsOf(step, *rates);

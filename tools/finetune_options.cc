@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tools/fields.h"
+#include "tools/options.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -31,7 +32,7 @@ CLI::Validator CheckOf(const FinetuneField& field) {
   const auto& [least, most] = *field.bounds;
   if (field.kind == FieldKind::kInteger) return CLI::Range(static_cast<int>(least), static_cast<int>(most));
   if (most < std::numeric_limits<double>::max()) return CLI::Range(least, most);
-  return least == 0 ? CLI::Validator(CLI::NonNegativeNumber) : CLI::Validator(CLI::PositiveNumber);
+  return least == 0 ? FromZero() : AboveZero();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "api/impl.h"
@@ -11,6 +12,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/host_memory.h"
+#include "runtime/parse.h"
 #include "tools/gpus.h"
 #include "tools/outputs.h"
 #include "tools/progress_bar.h"
@@ -115,6 +117,15 @@ CLI::Validator Output(const std::string& name, const std::string& type,
   return CLI::Validator(why_not, type, name);
 }
 
+CLI::Validator Number(const char* expected, const char* type, bool (*has)(double)) {
+  const auto why_not = [expected, has](const std::string& text) -> std::string {
+    double number = 0;
+    if (ParseNumber(text, &number) && std::isfinite(number) && has(number)) return "";
+    return fmt::format("{}: expected {}", text, expected);
+  };
+  return CLI::Validator(why_not, type);
+}
+
 }  // namespace
 
 Resources CommonOptions::MakeResources() const {
@@ -195,6 +206,14 @@ void CommonOptions::WriteJson(const nlohmann::json& result) const {
     }
   }
   if (processes->first()) WriteFile(json, whole.dump(2) + "\n");
+}
+
+CLI::Validator AboveZero() {
+  return Number("a number above 0", "POSITIVE", [](double number) { return number > 0; });
+}
+
+CLI::Validator FromZero() {
+  return Number("a number from 0 on", "NONNEGATIVE", [](double number) { return number >= 0; });
 }
 
 CLI::Validator FileOutput() {

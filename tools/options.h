@@ -75,6 +75,9 @@ struct CommonOptions {
   void WriteJson(const nlohmann::json& result) const;
 };
 
+// Options that take a number above 0, or from 0 on.
+CLI::Validator AboveZero();
+CLI::Validator FromZero();
 // Options that name a file or directory to write. Whether it can be written is checked when the command line is read,
 // not after the work is done. It need not exist, and the check leaves nothing behind.
 CLI::Validator FileOutput();

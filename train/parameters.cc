@@ -250,7 +250,8 @@ void Parameters::AddAdapters(const DepthPlan& plan) {
   }
   if (index == 0)
     FailUsage(Field("adapters"),
-              "the model has no adapters to train; `shiftrt run --lra 64 --save DIR` makes a model with them");
+              "the model has no adapters to train; `shiftrt run --lra 64 --save DIR` makes a model with them, "
+              "or with --no-gate where it leaves the repair out");
 }
 
 void Parameters::AddTensor(const Slice& slice, bool decays) { (decays ? slices_ : undecayed_).push_back(slice); }

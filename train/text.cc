@@ -254,8 +254,9 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
   Check(taken > 0, "{}: no sequence with a token to predict is left besides the {} for validation; give a longer text",
         sequences.paths(), texts.validation.sequences());
   if (taken < settings.samples)
-    FailUsage(Field("samples"), "{}: {} sequences to learn from, besides {} for validation, and {} are asked for",
-              sequences.paths(), taken, texts.validation.sequences(), settings.samples);
+    FailUsage(Field("samples"),
+              "{}: {} sequences to learn from, besides {} for validation, and {} are asked for; ask for {} or fewer",
+              sequences.paths(), taken, texts.validation.sequences(), settings.samples, taken);
 
   texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.names(), taken, settings.length);
   if (const int64_t documents = sequences.documents(); documents > 0)

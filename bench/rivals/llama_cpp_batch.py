@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 
 from provenance import provenance
 
@@ -133,7 +134,7 @@ def main():
         theirs.close()
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({**provenance(), "model": options.model, "gguf": options.gguf, "products": options.products,
+            json.dump({**provenance(), "model": Path(options.model).name, "gguf": Path(options.gguf).name, "products": options.products,
                        "context": options.context, "steps": options.steps, "threads": options.threads, "rows": rows}, file,
                       indent=1)
 

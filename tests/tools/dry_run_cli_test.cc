@@ -136,6 +136,8 @@ TEST_F(DryRunCli, SaysWhatNeedsTheMemoryOfAJobThatDoesNotFit) {
                                      {"num_key_value_heads", 8},
                                      {"vocab_size", 128256}});
   EXPECT_NE(Plan({"--config", config}).out.find("the largest part is \"weights\": try --split"), std::string::npos);
+  EXPECT_NE(Plan({"--config", config, "--split", "2"}).out.find("\"weights\": try a larger --split"),
+            std::string::npos);
 }
 
 TEST_F(DryRunCli, NeedsNoWeights) {
