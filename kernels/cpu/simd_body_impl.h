@@ -505,7 +505,7 @@ constexpr SimdBody MakeBody() {
           .rows = &Rows<V>,
           .prepared_bytes = &PreparedBytes,
           .prepare = &PrepareGroups<V>,
-          .quantised_rows = &QuantisedRows,
+          .quantised_rows = &QuantisedRows<DotsOfGroups>,
           .quantised_tiles = &QuantisedTiles<V>,
           .dequantise = &Dequantise<V>,
           .tile = &Tile<V>,
