@@ -23,18 +23,23 @@ constexpr int64_t kItemRows = 192;  // query rows of one key-value head that sha
 constexpr int64_t kMostColumns = 32;
 
 struct WorkItem {
-  int64_t sequence, kv_head, first, count;  // queries first .. first + count of the sequence
+  int64_t sequence, kv_head;
+  int64_t head, heads;   // heads head .. head + heads of those that share the key-value head
+  int64_t first, count;  // queries first .. first + count of the sequence
 };
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// A register tile is faster from half a panel of rows on.
+bool HasPanel(const BlockProduct& product, int64_t rows) { return 2 * rows > product.tile_cols; }
 
 struct AttentionResults {
   MatrixView<float> out;
   MatrixView<float> log_sums;  // (tokens, heads), or empty
 };
 
-// Attention of the queries of one item to the keys and values of one head. Row r is query r / group and head r % group
-// of the group.
+// Attention of the queries of one item to the keys and values of one head. Row r is query r / heads and head r % heads
+// of the item.
 class ItemAttention {
  public:
   ItemAttention(const Context& context, const AttentionShape& shape, const AttentionSequence& sequence,
@@ -44,31 +49,32 @@ class ItemAttention {
         shape_(shape),
         sequence_(sequence),
         item_(item),
-        group_(shape.heads / shape.kv_heads),
+        first_head_(item.kv_head * (shape.heads / shape.kv_heads) + item.head),
+        heads_(item.heads),
         dim_(shape.head_dim),
-        rows_(item.count * group_),
+        rows_(item.count * heads_),
         keys_(sequence.keys.data + item.kv_head * dim_),
         values_(sequence.values.data + item.kv_head * dim_),
         q_(q),
         results_(results) {}
 
-  // A register tile is faster from half a panel of rows on.
-  void Run() { 2 * rows_ > product_.tile_cols ? Tiled() : RowByRow(); }
+  void Run() { HasPanel(product_, rows_) ? Tiled() : RowByRow(); }
 
  private:
   const float* Query(int64_t row) const { return q_.row(Token(row)) + Column(row); }
   float* Out(int64_t row) const { return results_.out.row(Token(row)) + Column(row); }
-  int64_t Token(int64_t row) const { return sequence_.begin + item_.first + row / group_; }
-  int64_t Column(int64_t row) const { return (item_.kv_head * group_ + row % group_) * dim_; }
+  int64_t Token(int64_t row) const { return sequence_.begin + item_.first + row / heads_; }
+  int64_t Head(int64_t row) const { return first_head_ + row % heads_; }
+  int64_t Column(int64_t row) const { return Head(row) * dim_; }
   // `sum` is the sum of the weights, which are the exponentials of the scores less `maximum`.
   void SetLogSum(int64_t row, float maximum, float sum) const {
     if (results_.log_sums.data == nullptr) return;
-    results_.log_sums(Token(row), item_.kv_head * group_ + row % group_) = maximum + std::log(sum);
+    results_.log_sums(Token(row), Head(row)) = maximum + std::log(sum);
   }
   // The factor of the scores in the softmax; a soft cap has scaled them already.
   float SoftmaxScale() const { return shape_.soft_cap > 0 ? 1.0f : shape_.scale; }
   // Row r sees the keys First(r) .. Visible(r) - 1.
-  int64_t Visible(int64_t row) const { return sequence_.past + item_.first + row / group_ + 1; }
+  int64_t Visible(int64_t row) const { return sequence_.past + item_.first + row / heads_ + 1; }
   int64_t First(int64_t row) const {
     return shape_.window > 0 ? std::max<int64_t>(0, Visible(row) - shape_.window) : 0;
   }
@@ -178,8 +184,7 @@ class ItemAttention {
         sum[row] = sum[row] * rescale + static_cast<float>(body_.exponentiate(scores, seen, most));
         float* out = Out(row);
         for (int64_t i = 0; i < dim_; ++i) out[i] *= rescale;
-        for (int64_t j = 0; j < seen; ++j)
-          body_.axpy(scores[j], values_ + (first + j) * sequence_.values.stride, out, dim_);
+        body_.add_weighted(scores, values_ + first * sequence_.values.stride, sequence_.values.stride, seen, out, dim_);
       }
     }
     for (int64_t row = 0; row < rows_; ++row) {
@@ -193,7 +198,7 @@ class ItemAttention {
   const AttentionShape& shape_;
   const AttentionSequence& sequence_;
   const WorkItem& item_;
-  const int64_t group_, dim_, rows_;
+  const int64_t first_head_, heads_, dim_, rows_;
   const float* keys_;
   const float* values_;
   const MatrixView<const float> q_;
@@ -209,7 +214,10 @@ void Attend(const Context& context, const AttentionShape& shape, std::span<const
         shape.kv_heads, q.rows, q.cols);
   Check(shape.window >= 0 && shape.soft_cap >= 0, "attention with a window of {} keys and scores capped at {}",
         shape.window, shape.soft_cap);
-  const int64_t block = std::max<int64_t>(1, kItemRows / (shape.heads / shape.kv_heads));
+  const int64_t group = shape.heads / shape.kv_heads, block = std::max<int64_t>(1, kItemRows / group);
+  // If there are few items, the heads that share keys and values are divided, too: twice as many items as threads.
+  const int64_t shared = std::max<int64_t>(1, std::ssize(sequences) * shape.kv_heads);
+  const int64_t parts = std::min(group, RoundUp(2 * context.threads, shared) / shared);
   std::vector<WorkItem> items;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const AttentionSequence& sequence = sequences[s];
@@ -217,9 +225,17 @@ void Attend(const Context& context, const AttentionShape& shape, std::span<const
               sequence.values.rows >= sequence.past + sequence.count,
           "sequence {} of {} queries after {} positions does not fit {} keys", s, sequence.count, sequence.past,
           sequence.keys.rows);
+    const int64_t divided = HasPanel(AttentionProductFor(context), std::min(block, sequence.count) * group) ? 1 : parts;
     for (int64_t first = 0; first < sequence.count; first += block)
-      for (int64_t head = 0; head < shape.kv_heads; ++head)
-        items.push_back({static_cast<int64_t>(s), head, first, std::min(block, sequence.count - first)});
+      for (int64_t i = 0; i < shape.kv_heads * divided; ++i) {
+        const int64_t part = i % divided, head = group * part / divided, end = group * (part + 1) / divided;
+        items.push_back({.sequence = static_cast<int64_t>(s),
+                         .kv_head = i / divided,
+                         .head = head,
+                         .heads = end - head,
+                         .first = first,
+                         .count = std::min(block, sequence.count - first)});
+      }
   }
   // Items differ in length, so each thread takes the next item when it is free. The results do not depend on the
   // thread.

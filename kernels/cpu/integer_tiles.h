@@ -103,7 +103,7 @@ void WidenRows(const std::byte* w, int64_t row_bytes, int64_t rows, int64_t grou
       fours[j] = __builtin_shufflevector(bytes(j), bytes(j + kFoursOfGroup), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
                                          13, 14, 15);
     Transpose8(fours);
-    // The even bytes of each four come first among the pairs of the group, then the odd ones, as in PreparedGroups.
+    // The even bytes of each four come first among the pairs of the group, then the odd ones.
 #pragma GCC unroll 8
     for (int j = 0; j < kFoursOfGroup; ++j) {
       const auto words = (SignedWords)fours[j];
@@ -124,7 +124,7 @@ void IntegerTile(const PreparedGroups* x, int64_t rows, const IntegerPanel<kHalv
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i) {
     const int64_t from = std::min<int64_t>(i, rows - 1);
-    integers[i] = x[from].integers + group * kGroup;
+    integers[i] = x[from].integers + PreparedGroups::Place(group);
     units[i] = (kHalves == 2 ? x[from].half_units : x[from].units) + group * kHalves;
     sums[i] = (kHalves == 2 ? x[from].half_sums : x[from].sums) + group * kHalves;
 #pragma GCC unroll 2
@@ -133,6 +133,7 @@ void IntegerTile(const PreparedGroups* x, int64_t rows, const IntegerPanel<kHalv
   }
   for (int64_t part = 0; part < groups * kHalves; ++part) {
     constexpr int64_t kPairs = kPairsOfGroup / kHalves;
+    const int64_t place = PreparedGroups::Place(part / kHalves) + part % kHalves * kPairs;
     typename Integers::Reg sum[kRows][kIntegerColumns] = {};
 #pragma GCC unroll 16
     for (int64_t p = 0; p < kPairs; ++p) {
@@ -142,7 +143,8 @@ void IntegerTile(const PreparedGroups* x, int64_t rows, const IntegerPanel<kHalv
       const SixteenInts first = panel.pairs[pair][0], second = panel.pairs[pair][1];
 #pragma GCC unroll 6
       for (int i = 0; i < kRows; ++i) {
-        const typename Integers::Reg value = Integers::Broadcast(integers[i] + 2 * pair);
+        const typename Integers::Reg value =
+            Integers::Broadcast(integers[i] + place + 2 * p / kPairs * kGroup + 2 * p % kPairs);
         sum[i][0] = Integers::MultiplyAdd(value, first, sum[i][0]);
         sum[i][1] = Integers::MultiplyAdd(value, second, sum[i][1]);
       }

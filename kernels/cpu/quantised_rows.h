@@ -5,8 +5,9 @@
 // Such a product rounds x to 16 bits within each group (PrepareGroups): x = u n, with u the largest absolute value of
 // the group divided by 32767 and n an integer. A group's share of the product is then s u (q . n) + o u (sum of n),
 // with s, q and o as in kernels/cpu/quantised_formats.h; its sums of integers are exact. The error of an element of x
-// is at most 2^-16 of the largest of its group. The even elements of a group stand before the odd ones, since the bytes
-// of a vector become words by a mask and a shift then.
+// is at most 2^-16 of the largest of its group. The even elements of a group stand apart from the odd ones, since the
+// bytes of a vector become words by a mask and a shift then. Two groups share 64 integers: the even elements of the
+// first and of the second, then the odd ones of both.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,7 @@ namespace {
 
 // A row of x, rounded. Blocks of 256 numbers find what belongs to their groups and halves of groups side by side.
 struct PreparedGroups {
-  int16_t* integers;  // (k); those of a group with even places, then the others
+  int16_t* integers;  // (k, padded to 64); see Place
   float* units;       // (k / 32), u
   float* sums;        // (k / 32), u times the sum of the integers
   float* half_units;  // (k / 16), u once for each half
@@ -31,14 +32,16 @@ struct PreparedGroups {
   // In memory of Bytes(k), 64-byte aligned.
   PreparedGroups(std::byte* memory, int64_t k)
       : integers(reinterpret_cast<int16_t*>(memory)),
-        units(reinterpret_cast<float*>(memory + Aligned(k * 2))),
+        units(reinterpret_cast<float*>(memory + Integers(k))),
         sums(units + Padded(k)),
         half_units(sums + Padded(k)),
         half_sums(half_units + 2 * Padded(k)) {}
-  static int64_t Bytes(int64_t k) { return Aligned(k * 2) + 6 * Padded(k) * static_cast<int64_t>(sizeof(float)); }
+  static int64_t Bytes(int64_t k) { return Integers(k) + 6 * Padded(k) * static_cast<int64_t>(sizeof(float)); }
+  // Where the 16 even elements of a group begin among the integers. The odd ones begin kGroup further.
+  static constexpr int64_t Place(int64_t group) { return group / 2 * 2 * kGroup + group % 2 * (kGroup / 2); }
 
  private:
-  static int64_t Aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  static int64_t Integers(int64_t k) { return (k + 2 * kGroup - 1) / (2 * kGroup) * 2 * kGroup * 2; }  // in bytes
   // Vectors of 16 floats may be read from each block's eight groups on.
   static int64_t Padded(int64_t k) { return (k / kGroup + 31) / 16 * 16; }
 };
@@ -75,8 +78,8 @@ void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
     for (int i = 0; i < kGroup / 2; ++i) halves[0] += integers[i];
     for (int i = kGroup / 2; i < kGroup; ++i) halves[1] += integers[i];
     for (int64_t i = 0; i < kGroup / 2; ++i) {
-      out.integers[group * kGroup + i] = static_cast<int16_t>(integers[2 * i]);
-      out.integers[group * kGroup + kGroup / 2 + i] = static_cast<int16_t>(integers[2 * i + 1]);
+      out.integers[out.Place(group) + i] = static_cast<int16_t>(integers[2 * i]);
+      out.integers[out.Place(group) + kGroup + i] = static_cast<int16_t>(integers[2 * i + 1]);
     }
     out.units[group] = unit;
     out.sums[group] = unit * static_cast<float>(halves[0] + halves[1]);
@@ -90,98 +93,137 @@ void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
 // In each lane four products of the words of a group, at most 255, with integers of a row of x.
 inline EightInts GroupProducts(const WordPair& words, const int16_t* integers) {
   return AddPairProducts(PairProducts(words.even, LoadAs<GroupPairs>(integers)), words.odd,
-                         LoadAs<GroupPairs>(integers + kGroup / 2));
+                         LoadAs<GroupPairs>(integers + kGroup));
 }
 
-// Dot products of R rows of blocks, row_bytes apart, with M prepared rows of x. R rows together load x once.
+// The scales of a block of eight groups, times the units of M rows of x from their half or group `first` on: calls
+// take(i, at, factors) with those of row i from `at` on. Adds the block's offsets times the sums of x to `offset`.
+template <typename Format, int M, typename RowOf, typename Take>
+[[gnu::always_inline]] inline void BlockFactors(const std::byte* block, const RowOf& x_of, int64_t first,
+                                                const Take& take, EightFloats (&offset)[M]) {
+  constexpr int kCount = static_cast<int>(kGroupsOfBlock) * Format::kHalves;
+  alignas(32) float scales[kCount], offsets[kCount];
+  Format::Scales(block, scales, offsets);
+#pragma GCC unroll 2
+  for (int at = 0; at < kCount; at += 8) {
+    EightFloats scale = LoadAs<EightFloats>(scales + at), shift{};
+    if constexpr (Format::kOffset)
+      shift = LoadAs<EightFloats>(offsets + at);
+    else if constexpr (Format::kZero != 0)
+      shift = scale * static_cast<float>(-Format::kZero);
+    if constexpr (requires { Format::kFactors; }) scale *= Format::kFactors;
+#pragma GCC unroll 4
+    for (int i = 0; i < M; ++i) {
+      const PreparedGroups x = x_of(i);
+      take(i, at, scale * LoadAs<EightFloats>((Format::kHalves == 2 ? x.half_units : x.units) + first + at));
+      const float* const sums = (Format::kHalves == 2 ? x.half_sums : x.sums) + first + at;
+      if constexpr (Format::kOffset || Format::kZero != 0)
+        offset[i] = MultiplyAdd(shift, LoadAs<EightFloats>(sums), offset[i]);
+    }
+  }
+}
+
+// to + by times the products of the words of a group with integers of a row of x.
+inline EightFloats AddGroup(EightFloats to, const WordPair& words, const int16_t* integers, EightFloats by) {
+  return MultiplyAdd(__builtin_convertvector(GroupProducts(words, integers), EightFloats), by, to);
+}
+
+// The sums of one row of blocks of one group with M rows of x: two of each, which hide the latency of the additions.
+template <typename Format, int M>
+struct SumsOfGroups {
+  EightFloats sum[M][2] = {};
+
+  // Adds the blocks from `group` on, of which each is multiplied with its factor. RowOf gives row i of x.
+  template <typename RowOf>
+  [[gnu::always_inline]] void AddFour(const std::byte* blocks, const RowOf& x_of, int64_t group,
+                                      const FourFloats (&factors)[M]) {
+    float by[M][4];
+    std::memcpy(by, factors, sizeof by);
+    asm("" : "+m"(by));  // as in QuantisedDots
+#pragma GCC unroll 4
+    for (int which = 0; which < 4; ++which) {
+      const WordPair words = WordsOf(Format::Numbers(blocks + which * Format::kBytes));
+#pragma GCC unroll 4
+      for (int i = 0; i < M; ++i)
+        sum[i][which % 2] = AddGroup(sum[i][which % 2], words, x_of(i).integers + PreparedGroups::Place(group + which),
+                                     Eight(by[i][which]));
+    }
+  }
+  void AddOne(int i, const std::byte* block, const int16_t* integers, float by) {
+    sum[i][0] = AddGroup(sum[i][0], WordsOf(Format::Numbers(block)), integers, Eight(by));
+  }
+  EightFloats Total(int i) const { return sum[i][0] + sum[i][1]; }
+};
+
+// Dot products of R rows of blocks of one group, row_bytes apart, with M prepared rows of x. R rows together load x
+// once.
+template <typename Format, typename Sums, int R, int M>
+inline void OneGroupDots(const std::byte* prepared, int64_t prepared_bytes, const std::byte* w, int64_t row_bytes,
+                         int64_t k, float (&out)[R][M]) {
+  const auto x_of = [&](int i) { return PreparedGroups(const_cast<std::byte*>(prepared) + i * prepared_bytes, k); };
+  Sums sums[R];
+  FourFloats offsets[R][M] = {};
+  float offset[R][M] = {};
+  // Four groups together turn their scales into float32 by one instruction.
+  constexpr int kFour = 4;
+  const int64_t groups = k / kGroup;
+  int64_t first = 0;
+  for (; first + kFour <= groups; first += kFour) {
+#pragma GCC unroll 2
+    for (int r = 0; r < R; ++r) {
+      const std::byte* const blocks = w + r * row_bytes + first * Format::kBytes;
+      PrefetchAhead(blocks, kFour * Format::kBytes, kQuantisedAhead);
+      const FourFloats scales = Format::FourScales(blocks);
+      FourFloats factors[M];
+#pragma GCC unroll 4
+      for (int i = 0; i < M; ++i) {
+        factors[i] = scales * LoadAs<FourFloats>(x_of(i).units + first);
+        FourFloats shift{};
+        if constexpr (Format::kOffset)
+          shift = FourHalves(blocks + 2, Format::kBytes);
+        else
+          shift = scales * static_cast<float>(-Format::kZero);
+        offsets[r][i] += shift * LoadAs<FourFloats>(x_of(i).sums + first);
+      }
+      sums[r].AddFour(blocks, x_of, first, factors);
+    }
+  }
+  for (; first < groups; ++first)
+    for (int r = 0; r < R; ++r) {
+      const std::byte* const block = w + r * row_bytes + first * Format::kBytes;
+      const float scale = Format::Scale(block);
+      const float shift = Format::kOffset ? Format::Offset(block) : scale * static_cast<float>(-Format::kZero);
+      for (int i = 0; i < M; ++i) {
+        sums[r].AddOne(i, block, x_of(i).integers + PreparedGroups::Place(first), scale * x_of(i).units[first]);
+        offset[r][i] += shift * x_of(i).sums[first];
+      }
+    }
+  for (int r = 0; r < R; ++r)
+    for (int i = 0; i < M; ++i) {
+      const FourFloats& four = offsets[r][i];
+      out[r][i] = Sum(sums[r].Total(i)) + ((four[0] + four[1]) + (four[2] + four[3]) + offset[r][i]);
+    }
+}
+
+// The same for blocks of one or eight groups.
 template <typename Format, int R, int M>
 inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, const std::byte* w, int64_t row_bytes,
                           int64_t k, float (&out)[R][M]) {
-  EightFloats sum[R][M][2] = {};  // two, which hide the latency of the additions
-  const auto x_of = [&](int i) { return PreparedGroups(const_cast<std::byte*>(prepared) + i * prepared_bytes, k); };
-  const auto add = [&](EightFloats & to, const WordPair& words, const int16_t* integers, EightFloats by)
-      __attribute__((always_inline)) {
-    to = MultiplyAdd(__builtin_convertvector(GroupProducts(words, integers), EightFloats), by, to);
-  };
   if constexpr (Format::kGroups == 1) {
-    FourFloats offsets[R][M] = {};
-    float offset[R][M] = {};
-    const auto add_group = [&](int r, int64_t group, int which, auto&& by_of) __attribute__((always_inline)) {
-      const std::byte* const block = w + r * row_bytes + group * Format::kBytes;
-      const WordPair words = WordsOf(Format::Numbers(block));
-#pragma GCC unroll 4
-      for (int i = 0; i < M; ++i) add(sum[r][i][which % 2], words, x_of(i).integers + group * kGroup, Eight(by_of(i)));
-    };
-    // Four groups together turn their scales into float32 by one instruction.
-    constexpr int kFour = 4;
-    const int64_t groups = k / kGroup;
-    int64_t first = 0;
-    for (; first + kFour <= groups; first += kFour) {
-      float by[R][M][kFour];
-      for (int r = 0; r < R; ++r) {
-        const std::byte* const blocks = w + r * row_bytes + first * Format::kBytes;
-        PrefetchAhead(blocks, kFour * Format::kBytes, kQuantisedAhead);
-        const FourFloats scales = Format::FourScales(blocks);
-#pragma GCC unroll 4
-        for (int i = 0; i < M; ++i) {
-          const FourFloats product = scales * LoadAs<FourFloats>(x_of(i).units + first);
-          std::memcpy(by[r][i], &product, sizeof product);
-          FourFloats shift{};
-          if constexpr (Format::kOffset)
-            shift = FourHalves(blocks + 2, Format::kBytes);
-          else
-            shift = scales * static_cast<float>(-Format::kZero);
-          offsets[r][i] += shift * LoadAs<FourFloats>(x_of(i).sums + first);
-        }
-      }
-      asm("" : "+m"(by));  // as below
-#pragma GCC unroll 4
-      for (int which = 0; which < kFour; ++which)
-#pragma GCC unroll 2
-        for (int r = 0; r < R; ++r) add_group(r, first + which, which, [&](int i) { return by[r][i][which]; });
-    }
-    for (; first < groups; ++first)
-      for (int r = 0; r < R; ++r) {
-        const std::byte* const block = w + r * row_bytes + first * Format::kBytes;
-        const float scale = Format::Scale(block);
-        add_group(r, first, 0, [&](int i) { return scale * x_of(i).units[first]; });
-        const float shift = Format::kOffset ? Format::Offset(block) : scale * static_cast<float>(-Format::kZero);
-        for (int i = 0; i < M; ++i) offset[r][i] += shift * x_of(i).sums[first];
-      }
-    for (int r = 0; r < R; ++r)
-      for (int i = 0; i < M; ++i) {
-        const FourFloats& four = offsets[r][i];
-        out[r][i] = Sum(sum[r][i][0] + sum[r][i][1]) + ((four[0] + four[1]) + (four[2] + four[3]) + offset[r][i]);
-      }
+    OneGroupDots<Format, SumsOfGroups<Format, M>>(prepared, prepared_bytes, w, row_bytes, k, out);
   } else {
+    EightFloats sum[R][M][2] = {};
+    const auto x_of = [&](int i) { return PreparedGroups(const_cast<std::byte*>(prepared) + i * prepared_bytes, k); };
     EightFloats offset[R][M] = {};
     constexpr int kCount = static_cast<int>(kGroupsOfBlock) * Format::kHalves;
     for (int64_t block = 0; block < k / (kGroup * kGroupsOfBlock); ++block, w += Format::kBytes) {
       alignas(32) float by[R][M][kCount];
       for (int r = 0; r < R; ++r) {
-        const std::byte* const at_row = w + r * row_bytes;
-        PrefetchAhead(at_row, Format::kBytes, kQuantisedAhead);
-        alignas(32) float scales[kCount], offsets[kCount];
-        Format::Scales(at_row, scales, offsets);
-#pragma GCC unroll 2
-        for (int at = 0; at < kCount; at += 8) {
-          EightFloats scale = LoadAs<EightFloats>(scales + at), shift{};
-          if constexpr (Format::kOffset)
-            shift = LoadAs<EightFloats>(offsets + at);
-          else if constexpr (Format::kZero != 0)
-            shift = scale * static_cast<float>(-Format::kZero);
-          if constexpr (requires { Format::kFactors; }) scale *= Format::kFactors;
-#pragma GCC unroll 4
-          for (int i = 0; i < M; ++i) {
-            const PreparedGroups x = x_of(i);
-            const float* const units = (Format::kHalves == 2 ? x.half_units : x.units) + block * kCount + at;
-            const float* const sums = (Format::kHalves == 2 ? x.half_sums : x.sums) + block * kCount + at;
-            const EightFloats product = scale * LoadAs<EightFloats>(units);
-            std::memcpy(by[r][i] + at, &product, sizeof product);
-            if constexpr (Format::kOffset || Format::kZero != 0)
-              offset[r][i] = MultiplyAdd(shift, LoadAs<EightFloats>(sums), offset[r][i]);
-          }
-        }
+        PrefetchAhead(w + r * row_bytes, Format::kBytes, kQuantisedAhead);
+        BlockFactors<Format, M>(
+            w + r * row_bytes, x_of, block * kCount,
+            [&](int i, int at, EightFloats factors) { std::memcpy(by[r][i] + at, &factors, sizeof factors); },
+            offset[r]);
       }
       // The scales are read from memory, since a load that broadcasts takes none of the units that the products need.
       asm("" : "+m"(by));
@@ -198,7 +240,8 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
             words = WordsOf(Format::Numbers(at_row, group));
 #pragma GCC unroll 4
           for (int i = 0; i < M; ++i)
-            add(sum[r][i][group % 2], words, x_of(i).integers + (block * kGroupsOfBlock + group) * kGroup,
+            sum[r][i][group % 2] = AddGroup(
+                sum[r][i][group % 2], words, x_of(i).integers + PreparedGroups::Place(block * kGroupsOfBlock + group),
                 Format::kHalves == 2 ? Eight(by[r][i][at], by[r][i][at + 1]) : Eight(by[r][i][at]));
         }
       }

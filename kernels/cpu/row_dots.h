@@ -79,8 +79,18 @@ void WithRowCount(int64_t m, const Visit& visit) {
   }
 }
 
-inline void QuantisedRows(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
-                          int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
+// The dot products of quantised_rows.h.
+struct DotsOfGroups {
+  template <typename Format, int R, int M>
+  static void Run(const std::byte* prepared, int64_t prepared_bytes, const std::byte* w, int64_t row_bytes, int64_t k,
+                  float (&out)[R][M]) {
+    QuantisedDots<Format>(prepared, prepared_bytes, w, row_bytes, k, out);
+  }
+};
+
+template <typename Dots>
+void QuantisedRows(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
+                   int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
   const auto* const blocks = static_cast<const std::byte*>(w);
   const int64_t row_bytes = BytesOf(dtype, k), prepared_bytes = PreparedBytes(k);
   // Some rows of weights, which stay in the first-level cache, meet all rows of x, four at a time.
@@ -91,8 +101,8 @@ inline void QuantisedRows(const std::byte* prepared, int64_t m, const void* w, D
         WithFormat(dtype, [&]<typename Format>() {
           const auto some = [&]<int R>(std::integral_constant<int, R>, int64_t j) {
             float dots[R][M];
-            QuantisedDots<Format>(prepared + row * prepared_bytes, prepared_bytes, blocks + j * row_bytes, row_bytes, k,
-                                  dots);
+            Dots::template Run<Format>(prepared + row * prepared_bytes, prepared_bytes, blocks + j * row_bytes,
+                                       row_bytes, k, dots);
             for (int r = 0; r < R; ++r) StoreDots(dots[r], j + r, bias, accumulate, y + row * y_stride, y_stride);
           };
           constexpr int kPair = M == 1 ? 2 : 1;

@@ -3,6 +3,7 @@
 // Zen 4, and Intel's since Cooper Lake.
 #include "kernels/cpu/integer_tiles.h"
 #include "kernels/cpu/pair_product.h"
+#include "kernels/cpu/quantised_pairs.h"
 
 namespace shiftrt {
 namespace {
@@ -32,7 +33,7 @@ using Integers = EmulatedIntegers;
 
 }  // namespace
 
-extern const IntegerProduct kAvx512IntegerRows = &QuantisedRows;
+extern const IntegerProduct kAvx512IntegerRows = &QuantisedRows<DotsOfPairs>;
 extern const IntegerProduct kAvx512IntegerProduct = &IntegerTiles<Integers>;
 extern const BlockProduct kAvx512RoundedProduct = MakePairProduct<Pairs>();
 }  // namespace shiftrt

@@ -112,6 +112,9 @@ struct SimdBody {
   float (*dot)(const float* a, const float* b, int64_t n);
   // y += alpha x.
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
+  // y += the sum of weights[j] x[j] over j < rows, in this order; rows of x are x_stride apart. The bits are those of
+  // as many calls of axpy.
+  void (*add_weighted)(const float* weights, const float* x, int64_t x_stride, int64_t rows, float* y, int64_t n);
   // gate = silu(gate) up. Without `up` (null), silu(gate) alone.
   void (*swiglu)(float* gate, const float* up, int64_t n);
   // gate = gelu(gate) up, with the tanh form of gelu.

@@ -238,6 +238,32 @@ void Axpy(float alpha, const float* x, float* y, int64_t n) {
   for (; i < n; ++i) y[i] += alpha * x[i];
 }
 
+// kCount registers of AddWeighted: as many sums as hide the latency of the additions stay in registers.
+template <typename V, int kCount>
+void AddWeightedColumns(const float* weights, const float* x, int64_t x_stride, int64_t rows, float* y) {
+  typename V::Reg sum[kCount];
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) sum[i] = V::Load(y + i * V::kWidth);
+  for (int64_t j = 0; j < rows; ++j) {
+    const typename V::Reg weight = V::Broadcast(weights[j]);
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) sum[i] = V::MultiplyAdd(weight, V::Load(x + j * x_stride + i * V::kWidth), sum[i]);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kCount; ++i) V::Store(y + i * V::kWidth, sum[i]);
+}
+
+template <typename V>
+void AddWeighted(const float* weights, const float* x, int64_t x_stride, int64_t rows, float* y, int64_t n) {
+  int64_t at = 0;
+  for (; at + 8 * V::kWidth <= n; at += 8 * V::kWidth)
+    AddWeightedColumns<V, 8>(weights, x + at, x_stride, rows, y + at);
+  for (; at + 4 * V::kWidth <= n; at += 4 * V::kWidth)
+    AddWeightedColumns<V, 4>(weights, x + at, x_stride, rows, y + at);
+  for (; at + V::kWidth <= n; at += V::kWidth) AddWeightedColumns<V, 1>(weights, x + at, x_stride, rows, y + at);
+  for (int64_t j = 0; j < rows && at < n; ++j) Axpy<V>(weights[j], x + j * x_stride + at, y + at, n - at);
+}
+
 // e^x with a relative error below 3e-7 for results in the normal range; 0 below -87.3, clamped above 88, NaN for NaN.
 template <typename V>
 typename V::Reg Exp(typename V::Reg x) {
@@ -479,12 +505,13 @@ constexpr SimdBody MakeBody() {
           .rows = &Rows<V>,
           .prepared_bytes = &PreparedBytes,
           .prepare = &PrepareGroups<V>,
-          .quantised_rows = &QuantisedRows,
+          .quantised_rows = &QuantisedRows<DotsOfGroups>,
           .quantised_tiles = &QuantisedTiles<V>,
           .dequantise = &Dequantise<V>,
           .tile = &Tile<V>,
           .dot = &Dot<V>,
           .axpy = &Axpy<V>,
+          .add_weighted = &AddWeighted<V>,
           .swiglu = &GatedUnit<V, SiluExponent<V>>,
           .geglu = &GatedUnit<V, GeluTanhExponent<V>>,
           .swiglu_gradient = &GatedUnitGradient<V, SiluExponent<V>>,
