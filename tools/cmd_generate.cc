@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 
 struct GenerateOptions {
   CommonOptions common;
-  Resources resources = {};  // of `common`
+  Resources resources = {};  // what `common` makes of its options
   std::string prompt;
   bool prompted = false;  // --prompt was given
   std::string prompts;    // a file; empty: none

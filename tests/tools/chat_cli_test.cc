@@ -119,8 +119,9 @@ TEST_F(Chat, RepliesOfAnInterruptedCommandAreKept) {
   EXPECT_NE(rest.err.find("1 replies were finished before an interruption"), std::string::npos) << rest.err;
   EXPECT_EQ(ReadFile(out), expected);
   EXPECT_FALSE(fs::exists(journal));
-  // Other settings have other keys: nothing of a journal is believed for them.
-  for (const char* other : {"--top-k=1", "--top-p=0.5", "--products=float32"}) {
+  // Other settings have other keys: nothing of a journal is believed for them. (--products=float32 is what auto means
+  // for replies.)
+  for (const char* other : {"--top-k=1", "--top-p=0.5", "--dtype=bfloat16"}) {
     SCOPED_TRACE(other);
     {
       const FileSizeLimit limit(first + 60);
