@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "api/repair.h"
-#include "include/shiftrt/version.h"
 #include "models/adapted.h"
 #include "models/provenance.h"
+#include "models/result_key.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "runtime/processes.h"
+#include "shift/recipe_fields.h"
 
 namespace shiftrt {
 
@@ -86,18 +87,18 @@ void Save(const ShiftJob& job, const Recipe& recipe, const ShiftResult& result, 
 }  // namespace
 
 std::string FitKey(const ShiftJob& job, const Recipe& recipe) {
-  const Weights& weights = *job.model.weights;
   Recipe resolved = recipe;  // a model that is split may be fitted in another mode
-  resolved.mode = ModeOf(recipe, weights.split());
-  std::string text = fmt::format("{} {} {} {} {} {} {} {}", Version(), fs::absolute(job.model.directory).string(),
-                                 weights.Fingerprint(), Name(weights.embedding.dtype),
-                                 job.context.device == Device::kCuda           ? "cuda"
-                                 : job.context.products == Products::kBFloat16 ? "bfloat16"
-                                                                               : "",
-                                 job.calibration.hash, job.calibration.source, FitText(resolved));
-  for (const fs::path& file : recipe.gram.load)
-    text += fmt::format(" {} {}", fs::file_size(file), fs::last_write_time(file).time_since_epoch().count());
-  return HashHex(text);
+  resolved.mode = ModeOf(recipe, job.model.weights->split());
+  WorkKey key = ResultKey("fit", job.context, job.model, job.model.plan);
+  key.Add("directory", fs::absolute(job.model.directory))
+      .Add("text_hash", job.calibration.hash)
+      .Add("source", job.calibration.source)
+      .AddRows(RecipeFields(), resolved)
+      .Add("benefit", static_cast<int>(recipe.benefit))
+      .Add("gram.save", recipe.gram.save)
+      .Add("gram.all_layers", recipe.gram.all_layers);
+  for (const fs::path& file : recipe.gram.load) key.AddFile("gram.load", file);
+  return key.Hash();
 }
 
 ShiftResult KeptFit::Get(const ShiftJob& job, const Recipe& recipe) {

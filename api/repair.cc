@@ -78,14 +78,6 @@ void CheckOriginal(const Model& model) {
   FailUsage(Field("model"), "{} is already pruned; give the model it was made from", model.name);
 }
 
-std::string FitText(const Recipe& recipe) {
-  std::string text =
-      fmt::format("{} benefit {} save \"{}\" {}", SettingText(recipe, /*seed=*/true), static_cast<int>(recipe.benefit),
-                  recipe.gram.save.string(), recipe.gram.all_layers ? "all" : "removed");
-  for (const std::filesystem::path& file : recipe.gram.load) text += fmt::format(" load \"{}\"", file.string());
-  return text;
-}
-
 Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const CalibrationSet& text,
                         const ShiftResult& result) {
   Provenance made;

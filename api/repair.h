@@ -21,7 +21,5 @@ const NamedRecipe& FindNamedRecipe(std::string_view name);
 // and from what it found.
 Provenance ProvenanceOf(const std::string& model, const Recipe& recipe, const CalibrationSet& text,
                         const ShiftResult& result);
-// All settings and the files of sums, for the key of a kept fit: the same for equal ones alone.
-std::string FitText(const Recipe& recipe);
 
 }  // namespace shiftrt

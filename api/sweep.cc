@@ -11,9 +11,11 @@
 #include "api/suites.h"
 #include "api/sweep_journal.h"
 #include "eval/perplexity.h"
+#include "eval/suite_fields.h"
 #include "eval/summary.h"
-#include "include/shiftrt/version.h"
+#include "models/result_key.h"
 #include "runtime/check.h"
+#include "runtime/files.h"
 #include "runtime/processes.h"
 #include "shift/sweep.h"
 #include "text/documents.h"
@@ -25,25 +27,18 @@ namespace {
 // Everything that decides a cell besides its settings.
 std::string JournalKey(const SweepSettings& settings, const CalibrationSpec& calibration, const Model& model,
                        const Context& fitting, const Context& measuring) {
-  std::string text;
-  for (const int32_t token : settings.heldout.tokens) text += fmt::format("{} ", token);
+  WorkKey key = ResultKey("cells", fitting, model, model.plan);
+  key.Add("measured in", measuring.products)
+      .Add("source", calibration.source)
+      .Add("samples", calibration.samples)
+      .Add("tokens", calibration.tokens)
+      .Add("protocol", settings.protocol)
+      .Add("heldout", HashHex(std::as_bytes(std::span(settings.heldout.tokens))));
   // The files of the calibration text, which may be given by known names.
-  for (const std::string& name : TextsIn(calibration.source)) {
-    const std::filesystem::path file = LookForText(name);
-    if (file.empty()) continue;
-    std::error_code none;
-    text += fmt::format("{} {} {}", file.string(), std::filesystem::file_size(file, none),
-                        std::filesystem::last_write_time(file, none).time_since_epoch().count());
-  }
-  std::string key = fmt::format("{} {} {} {} {} {}x{} {} {}", Version(), model.weights->Fingerprint(),
-                                Name(model.weights->embedding.dtype), settings.device, calibration.source,
-                                calibration.samples, calibration.tokens, settings.protocol, HashHex(text));
-  key += fmt::format(" {} {}", Name(fitting.products), Name(measuring.products));
-  const SuiteSettings& suites = settings.suites.impl().settings;
-  if (!settings.suites.empty())
-    key += fmt::format(" {} {} {} {}", suites.tasks, suites.limit, suites.shots.value_or(-1), suites.bos);
-  for (const Dataset& suite : settings.suites.impl().datasets) key += " " + suite.data_hash;
-  return key;
+  for (const std::string& name : TextsIn(calibration.source)) key.AddFile("text", LookForText(name));
+  if (!settings.suites.empty()) key.AddRows(SuiteFields(), settings.suites.impl().settings);
+  for (const Dataset& suite : settings.suites.impl().datasets) key.Add("data", suite.data_hash);
+  return key.Hash();
 }
 
 // The suites that a mean accuracy is taken over. Throws UsageError if no suite has right answers.

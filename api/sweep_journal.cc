@@ -26,17 +26,7 @@ Quality ToQuality(const Json& json) { return {OrNan(json.at(0)), OrNan(json.at(1
 
 SweepJournal::SweepJournal(std::filesystem::path file, std::string key) : file_(std::move(file)), key_(std::move(key)) {
   if (file_.empty() || !Exists(file_)) return;
-  CheckedLines lines = ReadCheckedLines(file_);
-  bad_ = std::move(lines.bad);
-  for (const std::string& line : lines.texts) {
-    try {
-      Take(ParseJson(line, file_.string()));
-    } catch (const Json::exception&) {
-      bad_.push_back(fmt::format("{}: a line is not one of a sweep", file_.string()));
-    } catch (const Error&) {
-      bad_.push_back(fmt::format("{}: a line is not one of a sweep", file_.string()));
-    }
-  }
+  bad_ = ReadJsonLines(file_, "not one of a sweep", [&](const Json& line) { Take(line); });
 }
 
 void SweepJournal::Take(const Json& json) {

@@ -141,14 +141,6 @@ GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int
   return Continue(decoder, cache, prompt, {max_tokens, sampling, seed, stop, on_token});
 }
 
-std::string ComputedBy(const Context& context, const Model& model, const DepthPlan& plan) {
-  const std::string unit = context.device == Device::kCuda           ? "cuda"
-                           : context.products == Products::kBFloat16 ? fmt::format("{}+bfloat16", Name(context.isa))
-                                                                     : Name(context.isa);
-  return fmt::format("{} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype), unit,
-                     plan.Fingerprint());
-}
-
 int64_t RepliesTogether(const ModelConfig& config, const DepthPlan& plan, int64_t positions, int64_t most) {
   const int64_t bytes = positions * KvBytesPerPosition(config, plan, DType::kFloat32) + StateBytes(config, plan);
   return std::clamp(kCacheBytes / std::max<int64_t>(bytes, 1), int64_t{1}, most);

@@ -53,10 +53,6 @@ GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int
                           const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
                           const std::function<bool(int32_t)>& on_token = {});
 
-// Describes all but the input that the results of a plan depend on: the weights as they are computed with, the unit
-// that computes, and the plan.
-std::string ComputedBy(const Context& context, const Model& model, const DepthPlan& plan);
-
 // The number of replies that are continued together: at most `most`, and as many as have caches of `positions` tokens
 // in 4 GiB, but at least one.
 int64_t RepliesTogether(const ModelConfig& config, const DepthPlan& plan, int64_t positions, int64_t most);

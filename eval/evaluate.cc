@@ -7,9 +7,9 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/generate.h"
 #include "engine/score.h"
 #include "eval/replies.h"
+#include "models/result_key.h"
 #include "runtime/files.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
@@ -49,13 +49,17 @@ Work EncodeAll(const Model& model, const Dataset& dataset, Bos bos) {
 
 // A hash of everything that the scores of one variant depend on, and of how many requests each batch has: journals
 // name batches by their numbers.
-std::string WorkKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
-                    int64_t batch_tokens, const std::vector<PackedBatch>& batches) {
-  std::string text = fmt::format("{} {}", ComputedBy(context, model, plan), batch_tokens);
+std::string ScoresKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
+                      int64_t batch_tokens, const std::vector<PackedBatch>& batches) {
+  std::string requests, sizes;
   for (const ScoringRequest& request : work.requests)
-    text += fmt::format(" {} {}", request.scored, HashHex(std::as_bytes(std::span(request.tokens))));
-  for (const PackedBatch& packed : batches) text += fmt::format(" {}", packed.members.size());
-  return HashHex(text);
+    requests += fmt::format(" {} {}", request.scored, HashHex(std::as_bytes(std::span(request.tokens))));
+  for (const PackedBatch& packed : batches) sizes += fmt::format(" {}", packed.members.size());
+  return ResultKey("scores", context, model, plan)
+      .Add("batch_tokens", batch_tokens)
+      .Add("requests", requests)
+      .Add("batches", sizes)
+      .Hash();
 }
 
 EvalCost CostOf(const Work& work, const std::vector<PackedBatch>& batches) {
@@ -183,7 +187,7 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   std::vector<std::string> keys;
   std::vector<ScoreCollector> collectors;
   for (const Variant& variant : job.variants) {
-    keys.push_back(WorkKey(job.context, job.model, variant.plan, work, job.options.batch_tokens, batches));
+    keys.push_back(ScoresKey(job.context, job.model, variant.plan, work, job.options.batch_tokens, batches));
     collectors.emplace_back(work, dataset);
   }
   ScoreTable table(job.variants.size(), batches.size());

@@ -63,25 +63,16 @@ Journal::Journal(const std::filesystem::path& file, int number) : file_(file) {
 }
 
 void Journal::Read(const std::filesystem::path& file) {
-  const CheckedLines lines = ReadCheckedLines(file);
-  bad_.insert(bad_.end(), lines.bad.begin(), lines.bad.end());
-  for (const std::string& text : lines.texts) {
-    try {
-      const Json line = ParseJson(text, file.string());
-      if (line.contains("reply")) {
-        replies_[line.at("key").get<std::string>()] = TokensIn(line.at("reply"));
-        continue;
-      }
-      std::vector<Score> scores;
-      for (const Json& score : line.at("scores"))
-        scores.push_back({score.at(0).get<double>(), score.at(1).get<bool>()});
-      scores_[{line.at("key").get<std::string>(), Integer(line.at("batch"))}] = std::move(scores);
-    } catch (const Json::exception&) {
-      bad_.push_back(fmt::format("{}: a line is not one of an evaluation", file.string()));
-    } catch (const Error&) {
-      bad_.push_back(fmt::format("{}: a line is not one of an evaluation", file.string()));
+  const std::vector<std::string> bad = ReadJsonLines(file, "not one of an evaluation", [&](const Json& line) {
+    if (line.contains("reply")) {
+      replies_[line.at("key").get<std::string>()] = TokensIn(line.at("reply"));
+      return;
     }
-  }
+    std::vector<Score> scores;
+    for (const Json& score : line.at("scores")) scores.push_back({score.at(0).get<double>(), score.at(1).get<bool>()});
+    scores_[{line.at("key").get<std::string>(), Integer(line.at("batch"))}] = std::move(scores);
+  });
+  bad_.insert(bad_.end(), bad.begin(), bad.end());
 }
 
 const std::vector<Score>* Journal::Find(const std::string& key, int64_t batch) const {

@@ -9,6 +9,7 @@
 
 #include "engine/generate.h"
 #include "eval/programs/runner.h"
+#include "models/result_key.h"
 #include "runtime/files.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
@@ -35,10 +36,15 @@ class Requests {
     for (const Tokens& prompt : prompts_) sum += std::ssize(prompt);
     return sum;
   }
-  std::string Key(const Variant& variant, size_t item) const {
-    std::string text = fmt::format("reply {} {}", ComputedBy(job_.context, job_.model, variant.plan), task_.max_tokens);
-    for (const std::string& stop : task_.stop) text += fmt::format(" {}:{}", stop.size(), stop);
-    return HashHex(text + HashHex(std::as_bytes(std::span(prompts_[item]))));
+  // The key of all replies of a variant, for KeyOf().
+  WorkKey KeyOf(const Variant& variant) const {
+    WorkKey key = ResultKey("reply", job_.context, job_.model, variant.plan);
+    key.Add("max_tokens", task_.max_tokens);
+    for (const std::string& stop : task_.stop) key.Add("stop", stop);
+    return key;
+  }
+  std::string KeyOf(WorkKey replies, size_t item) const {
+    return replies.Add("prompt", HashHex(std::as_bytes(std::span(prompts_[item])))).Hash();
   }
   // As many replies as the options allow and as the memory of their caches allows.
   int64_t Together(const DepthPlan& plan) const {
@@ -66,10 +72,15 @@ struct KnownReplies {
 class VariantReplies {
  public:
   VariantReplies(const EvalJob& job, const Variant& variant, const Requests& requests, const StopTexts& stops)
-      : job_(job), variant_(variant), requests_(requests), stops_(stops), replies_(requests.prompts().size()) {
+      : job_(job),
+        variant_(variant),
+        requests_(requests),
+        stops_(stops),
+        key_(requests.KeyOf(variant)),
+        replies_(requests.prompts().size()) {
     KnownReplies mine;
     for (size_t i = 0; i < replies_.size(); ++i) {
-      const Tokens* const known = job.journal.FindReply(requests.Key(variant, i));
+      const Tokens* const known = job.journal.FindReply(requests.KeyOf(key_, i));
       if (known == nullptr) continue;
       mine.items.push_back(static_cast<int64_t>(i));
       mine.replies.push_back(*known);
@@ -120,7 +131,7 @@ class VariantReplies {
       return !stops_.Ends(begun[prompt]);
     };
     GenerateMany(decoder, prompts, request, [&](size_t prompt, Tokens tokens) {
-      if (HasHead(*job_.model.weights)) job_.journal.AddReply(requests_.Key(variant_, items[prompt]), tokens);
+      if (HasHead(*job_.model.weights)) job_.journal.AddReply(requests_.KeyOf(key_, items[prompt]), tokens);
       replies[prompt] = std::move(tokens);
       job_.progress.Advance(1);
     });
@@ -131,6 +142,7 @@ class VariantReplies {
   const Variant& variant_;
   const Requests& requests_;
   const StopTexts& stops_;
+  const WorkKey key_;
   std::vector<Tokens> replies_;
   std::vector<size_t> missing_;
 };

@@ -7,8 +7,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/files.h"
+#include "runtime/json.h"
 
 namespace shiftrt {
 
@@ -50,6 +53,22 @@ LineAppender::LineAppender(const std::filesystem::path& file)
   char last = '\n';
   if (info.st_size > 0 && ::pread(fd_.get(), &last, 1, info.st_size - 1) != 1) last = '\0';
   if (last != '\n') Write("\n");
+}
+
+std::vector<std::string> ReadJsonLines(const std::filesystem::path& file, std::string_view wrong,
+                                       const std::function<void(const nlohmann::json& value)>& take) {
+  CheckedLines lines = ReadCheckedLines(file);
+  const auto refuse = [&] { lines.bad.push_back(fmt::format("{}: a line is {}", file.string(), wrong)); };
+  for (const std::string& text : lines.texts) {
+    try {
+      take(ParseJson(text, file.string()));
+    } catch (const nlohmann::json::exception&) {
+      refuse();
+    } catch (const Error&) {
+      refuse();
+    }
+  }
+  return std::move(lines.bad);
 }
 
 std::string CheckedLine(std::string_view text) { return fmt::format("{} {}\n", HashHex(text), text); }

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +21,11 @@ struct CheckedLines {
 // A last line without an end was being written when the program was killed. It is left out and not called bad. Throws
 // Error if the file is not a regular one or cannot be read.
 CheckedLines ReadCheckedLines(const std::filesystem::path& file);
+
+// Reads lines of JSON and hands over the values. Returns the bad lines; those for which `take` throws Error or an
+// exception of JSON are among them as "FILE: a line is WRONG".
+std::vector<std::string> ReadJsonLines(const std::filesystem::path& file, std::string_view wrong,
+                                       const std::function<void(const nlohmann::json& value)>& take);
 
 // The line of a text, with its checksum and its end.
 std::string CheckedLine(std::string_view text);

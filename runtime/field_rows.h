@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of settings. A row is a field of a struct: its name, its words and what reads them again. The settings of a
-// recipe are in shift/recipe_fields.cc, those of a training in train/finetune_fields.cc.
+// recipe are in shift/recipe_fields.cc, those of a training in train/finetune_fields.cc, and those of suites in
+// eval/suite_fields.cc.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,8 +20,8 @@
 
 namespace shiftrt {
 
-// The form of a setting's words. A list has commas between its parts.
-enum class FieldKind : uint8_t { kText, kFlag, kInteger, kNumber, kList, kFile };
+// The form of a setting's words. A list has commas between its parts, and kLines has line ends.
+enum class FieldKind : uint8_t { kText, kFlag, kInteger, kNumber, kList, kLines, kFile };
 
 template <typename Settings>
 struct FieldRow {
@@ -29,6 +32,46 @@ struct FieldRow {
 
   // Takes what `words` writes. Throws UsageError, as a rule with the name, for anything else.
   void set(const std::string& words, Settings& settings) const { read(name, words, settings); }
+  // True for a setting that takes part in keys.
+  bool decides() const { return true; }
+};
+
+// Says when a checkpoint and a saved model record a setting. Keys (runtime/work_key.h) have all that decide the result.
+enum class Recorded : uint8_t {
+  kNever,    // it does not decide the result
+  kInText,   // the hash of the texts tells it
+  kInSteps,  // the number of steps tells it, or the budget in seconds
+  kAlways,
+  kIfRead,  // the method reads it
+  kIfOn,    // it is not the default
+};
+
+// The numbers that a setting may have, both ends included.
+struct Bounds {
+  double least, most;
+  bool has(double value) const { return value >= least && value <= most; }
+};
+
+// A setting that a command may have as an option.
+template <typename Settings>
+struct OptionRow : FieldRow<Settings> {
+  Recorded recorded;
+  std::string_view help = {};         // for the option; empty: no command has one, or it sets other fields, too
+  std::optional<Bounds> bounds = {};  // for numbers; the default may be outside
+  unsigned read_by = ~0U;             // a bit for each value of an enumeration, such as Method, that reads the setting
+  std::string_view choices = {};      // words of the option, with blanks between them; one that ends with ':' goes on
+  std::string_view option = {};       // the name of the option and in records; empty: that of the field
+  double unit = 1;                    // the option counts in units of so many
+
+  bool decides() const { return recorded != Recorded::kNever; }
+  bool has_reader(auto reader) const { return (read_by & (1U << static_cast<unsigned>(reader))) != 0; }
+  std::string_view recorded_as() const { return option.empty() ? this->name : option; }
+  // "--rank" for lora.rank
+  std::string flag() const {
+    std::string flag(recorded_as());
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    return "--" + flag.substr(flag.rfind('.') + 1);
+  }
 };
 
 template <typename Value>
@@ -105,6 +148,21 @@ constexpr auto MemberRow(std::string_view name) {
                             [](std::string_view field, const std::string& words, Settings& settings) {
                               ReadField(field, words, MemberOf<kFirst, kRest...>(settings));
                             }};
+}
+
+// A flag with two words of its own. It reads "true" and "false", too.
+struct TwoWords {
+  std::string_view off, on;
+};
+template <auto kMember, const TwoWords& kWords>
+constexpr auto FlagRow(std::string_view name, FieldKind kind = FieldKind::kFlag) {
+  using Settings = OwnerOfMember<kMember>;
+  return FieldRow<Settings>{
+      name, kind, [](const Settings& settings) { return std::string(settings.*kMember ? kWords.on : kWords.off); },
+      [](std::string_view field, const std::string& words, Settings& settings) {
+        if (words != kWords.off && words != kWords.on) return ReadField(field, words, settings.*kMember);
+        settings.*kMember = words == kWords.on;
+      }};
 }
 
 // The row of a member whose words a parser reads. The parser's error names the field.

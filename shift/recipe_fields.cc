@@ -39,6 +39,8 @@ constexpr RecipeField kFields[] = {
       },
       [](std::string_view, const std::string& words, Recipe& recipe) { recipe.text = ParseCalibration(words); }}},
 };
+// The two others are `benefit` and `gram`, which FitKey (api/kept_fit.h) adds to the rows.
+static_assert(std::size(kFields) == MembersOf<Recipe>() - 2, "every member has a row");
 
 }  // namespace
 

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <exception>
 
+#include "api/impl.h"
+#include "models/result_key.h"
 #include "runtime/files.h"
 
 namespace shiftrt {
@@ -20,12 +22,12 @@ std::filesystem::path CachePath(const std::string& name) {
   return fs::path(home) / ".cache" / "shiftrt" / name;
 }
 
-std::filesystem::path CacheFile(const std::string& kind, const std::string& what, const std::string& extension) {
-  std::filesystem::path file = CachePath(kind + "-" + HashHex(what) + extension);
-  if (file.empty()) return file;
+std::filesystem::path CacheDirectory() {
+  std::filesystem::path directory = CachePath("");
+  if (directory.empty()) return directory;
   try {
-    std::filesystem::create_directories(file.parent_path());
-    const AtomicFile trial(file);
+    std::filesystem::create_directories(directory);
+    const AtomicFile trial(directory / "trial");
   } catch (const Interrupted&) {
     throw;
   } catch (const std::exception& error) {  // such as a home that is read-only: the command can do without
@@ -34,7 +36,16 @@ std::filesystem::path CacheFile(const std::string& kind, const std::string& what
                error.what());
     return {};
   }
-  return file;
+  return directory;
+}
+
+std::filesystem::path CacheFile(const std::string& kind, const WorkKey& key, const std::string& extension) {
+  const std::filesystem::path directory = CacheDirectory();
+  return directory.empty() ? directory : directory / fmt::format("{}-{}{}", kind, key.Hash(), extension);
+}
+
+WorkKey CommandKey(std::string_view what, const LanguageModel& model, const Resources& resources) {
+  return ResultKey(what, MakeContext(resources), model.impl().model, model.impl().model.plan);
 }
 
 }  // namespace shiftrt

@@ -21,7 +21,7 @@ namespace {
 
 struct EvalCommandOptions {
   CommonOptions common;
-  EvaluationOptions evaluation;
+  EvaluationOptions evaluation{"paper7"};
   RecipeOptions recipe;
   std::vector<std::string> variants, with;
   std::string original, report;
@@ -123,7 +123,7 @@ int Run(const EvalCommandOptions& options) {
   const EvaluationResult result = RunEvaluation({variants, paper, resources, *progress}, suites, options.evaluation);
   options.common.WriteJson(result.json);
   if (first && !options.report.empty())
-    WriteReport({fmt::format("{}: zero-shot suites", model.Name()), options.evaluation.tasks, {result.section}},
+    WriteReport({fmt::format("{}: zero-shot suites", model.Name()), options.evaluation.tasks(), {result.section}},
                 options.report);
   RequireStandardOutput();
   if (repairing) repairing->fit.Done();

@@ -29,7 +29,7 @@ using Json = nlohmann::json;
 
 struct FinetuneCommand {
   CommonOptions common;
-  EvaluationOptions evaluation{.tasks = ""};
+  EvaluationOptions evaluation{""};
   FinetuneOptions training;
   std::string preset, text, save, report;
   int64_t text_tokens = 0;

@@ -10,6 +10,7 @@
 
 #include "shiftrt/error.h"
 #include "shiftrt/runner.h"
+#include "tools/cache.h"
 #include "tools/chat.h"
 #include "tools/line_reader.h"
 #include "tools/options.h"
@@ -24,6 +25,7 @@ using Json = nlohmann::json;
 
 struct GenerateOptions {
   CommonOptions common;
+  Resources resources = {};  // what `common` makes of its options
   std::string prompt;
   bool prompted = false;  // --prompt was given
   std::string prompts;    // a file; empty: none
@@ -140,13 +142,20 @@ GenerationTotals PrintReplies(const GenerateOptions& options, const LanguageMode
   });
 }
 
-// A key of everything that the reply to prompt i depends on.
-std::string ReplyKey(const GenerateOptions& options, const std::string& model, std::span<const int32_t> prompt,
-                     size_t i) {
+// The key of all lines, for LineKey().
+WorkKey KeyOfLines(const GenerateOptions& options, const LanguageModel& model) {
   const GenerationSettings& settings = options.settings;
-  return ReplyJournal::KeyOf(fmt::format("{} {} {} {} {} {} {} {} {}", model, options.common.device,
-                                         options.common.products, settings.max_tokens, settings.temperature,
-                                         settings.top_p, settings.top_k, settings.seed + i, fmt::join(prompt, " ")));
+  WorkKey key = CommandKey("lines of replies", model, options.resources);
+  return key
+      .Add("chat", options.chat.chat)  // decides how a line shows prompt and reply
+      .Add("max_tokens", settings.max_tokens)
+      .Add("temperature", settings.temperature)
+      .Add("top_p", settings.top_p)
+      .Add("top_k", settings.top_k);
+}
+
+std::string LineKey(WorkKey lines, std::span<const int32_t> prompt, uint64_t seed) {
+  return lines.Add("seed", seed).Add("prompt", fmt::format("{}", fmt::join(prompt, " "))).Hash();
 }
 
 // Writes the lines to the file of --out, and keeps those that are finished if the command is interrupted.
@@ -154,12 +163,11 @@ GenerationTotals WriteReplies(const GenerateOptions& options, const LanguageMode
                               std::span<const std::vector<int32_t>> prompts, Progress& progress) {
   ReplyJournal journal(options.out);
   for (const std::string& bad : journal.bad()) fmt::print(stderr, "shiftrt: {}; its reply is generated again\n", bad);
-  const std::string of_model =  // the fingerprint is that of the stored weights, which --dtype may convert
-      fmt::format("{} {} {}", model.WeightsFingerprint(), model.PlanFingerprint(), options.common.dtype);
+  const WorkKey lines = KeyOfLines(options, model);
   std::vector<std::string> keys;
   int64_t known = 0;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    keys.push_back(ReplyKey(options, of_model, prompts[i], i));
+    keys.push_back(LineKey(lines, prompts[i], options.settings.seed + i));
     if (journal.Find(keys.back()) != nullptr) ++known;
   }
   if (known > 0 && !options.common.quiet)
@@ -229,7 +237,7 @@ int Run(GenerateOptions options) {
   GenerationSettings& settings = options.settings;
   if (settings.max_tokens == 0) settings.max_tokens = options.chat.chat ? kChatTokens : kPromptTokens;
   settings.seed = options.common.seed;
-  const Resources resources = options.common.MakeResources();
+  options.resources = options.common.MakeResources();
   const LanguageModel model = options.common.OpenLanguageModel();
   const int started = options.common.processes->size(), parts = options.common.processes->parts();
   if (started != parts)
@@ -242,7 +250,7 @@ int Run(GenerateOptions options) {
   if (parts > 1 && !options.prompted && !many)
     throw UsageError(
         "--chat without --prompt reads lines that only one process is given: give --prompt, or leave out --split");
-  ModelRunner runner(model, resources);
+  ModelRunner runner(model, options.resources);
   if (many) {
     ContinueAll(options, model, runner);
   } else if (options.chat.chat) {

@@ -41,7 +41,7 @@ struct RunOptions {
   CommonOptions common;
   RecipeOptions recipe;
   ComparisonOptions comparison;
-  EvaluationOptions evaluation{.tasks = ""};
+  EvaluationOptions evaluation{""};
   std::string save, report, recover, recover_text, recover_loss = Name(RecoverySettings().loss);
   double recover_rate = 0;  // 0: by hidden size
   bool save_weights = false, no_gate = false;
@@ -151,18 +151,15 @@ std::string RecoveryText(const RunOptions& options, const LanguageModel& model) 
 }
 
 // An interrupted recovery is kept next to the directory that is saved, or in the cache.
-FinetuneSettings RecoveryOf(const RunOptions& options, const LanguageModel& repaired) {
+FinetuneSettings RecoveryOf(const RunOptions& options, const LanguageModel& repaired, const Resources& resources) {
   FinetuneSettings settings = RecoverySettings(ParseTrainingBudget(options.recover));
   settings.loss = ParseTrainingLoss(options.recover_loss);
   settings.rate = options.recover_rate;
   settings.adapters = repaired.Adapters() > 0;
   settings.text = RecoveryText(options, repaired);
   settings.seed = options.common.seed;
-  settings.checkpoint = options.save.empty() ? CacheFile("recover",
-                                                         fmt::format("{} {} {}", repaired.WeightsFingerprint(),
-                                                                     repaired.PlanFingerprint(), SettingText(settings)),
-                                                         ".checkpoint")
-                                             : CheckpointFor(options.save);
+  settings.checkpoint =
+      options.save.empty() ? CachedCheckpoint(repaired, settings, resources) : CheckpointFor(options.save);
   return settings;
 }
 
@@ -210,7 +207,7 @@ bool KeepsAll(const RunOptions& options) {
 
 DryRun Planned(const RunOptions& options, const Recipe& recipe) {
   std::vector<std::string> besides;
-  if (!options.evaluation.tasks.empty()) besides.emplace_back("--eval");
+  if (!options.evaluation.tasks().empty()) besides.emplace_back("--eval");
   if (!options.report.empty()) besides.emplace_back("--report");
   if (HasOwnTexts(options.recover_text) && ParseTrainingBudget(options.recover).tokens > 0)
     besides.emplace_back("the answers of --recover-text own");
@@ -337,7 +334,7 @@ int Run(const RunOptions& options) {
   fs::path checkpoint, journal;
   if (!options.recover.empty()) {
     const LanguageModel repaired = variants.back().model;
-    const FinetuneSettings settings = RecoveryOf(options, repaired);
+    const FinetuneSettings settings = RecoveryOf(options, repaired, resources);
     checkpoint = settings.checkpoint;
     const FinetunedModel recovered = Recover(options, repaired, settings, resources);
     variants.push_back({"recovered", variants.back().label + ", recovered", recovered.model});

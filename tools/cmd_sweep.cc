@@ -22,7 +22,7 @@ constexpr const char* kAmount = "0.25";  // the amount for a criterion that is g
 
 struct SweepOptions {
   CommonOptions common;
-  EvaluationOptions evaluation{.tasks = ""};
+  EvaluationOptions evaluation{""};
   std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report, journal;
   std::vector<std::string> correction = {"lra"}, calibration_mode = {"independent"}, token_weight = {"none"};
   std::vector<std::string> recipes;
@@ -126,10 +126,8 @@ int Run(CLI::App& app, SweepOptions& options) {
     FailUsage("{} is already pruned or fine-tuned; give the model it was made from", options.common.model);
   for (const PruneSpec& prune : ParsePruneList(options.prune, kAmount)) CheckRemoval(model, prune, options.yes);
   RefuseMissingTexts({options.text});
-  SweepSettings settings = {.protocol = options.protocol,
-                            .suites = options.evaluation.Load(options.common),
-                            .journal = options.journal,
-                            .device = options.common.device};
+  SweepSettings settings = {
+      .protocol = options.protocol, .suites = options.evaluation.Load(options.common), .journal = options.journal};
   const int64_t hidden = model.Shape().hidden;
   settings.calibration = CalibrationFor(options.calib, model, options.common);
   SweepAxes axes = MakeAxes(options, settings.calibration, hidden);

@@ -7,6 +7,7 @@
 
 #include "tools/cache.h"
 #include "tools/evaluation_output.h"
+#include "tools/fields.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/standard_output.h"
@@ -20,54 +21,48 @@ using Json = nlohmann::json;
 
 constexpr const char* kProtocol = "lm-evaluation-harness 0.4";
 
-// The file in which an evaluation of these tasks and variants records what it has done: the one that the user named, or
-// one in the cache that the same command finds again.
-std::filesystem::path JournalFile(const EvaluationOptions& options, const std::vector<ModelVariant>& variants) {
+// The file in which an evaluation records what it has done: the one that the user named, or one in the cache that the
+// same command finds again.
+std::filesystem::path JournalFile(const EvaluationOptions& options, const SuiteSettings& settings,
+                                  const EvaluationJob& job) {
   if (!options.journal.empty()) return options.journal;
-  std::string what = fmt::format("{} {} {} {} {}", options.tasks, options.shots.value_or(-1), options.limit,
-                                 options.bos, fmt::join(options.data, " "));
-  for (const ModelVariant& variant : variants)
-    what += fmt::format(" {} {} {}", variant.name, variant.model.Directory().string(), variant.model.PlanFingerprint());
-  return CacheFile("eval", what, ".jsonl");
+  WorkKey key("journal");
+  for (const ModelVariant& variant : job.variants)
+    key.Add(variant.name, CommandKey("variant", variant.model, job.resources).Hash());
+  return CacheFile("eval", key.AddRows(SuiteFields(), settings), ".jsonl");
 }
 
 }  // namespace
 
-void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
-  CLI::Option* const names = app.add_option(
-      flag, tasks,
-      "suites: a comma-separated list of names, paper7, small4, or all that need no generated replies (all)");
-  if (!tasks.empty()) names->capture_default_str();
-  const auto add = [&](CLI::Option* option) {
-    if (tasks.empty()) option->needs(names);
-    return option;
-  };
-  add(app.add_option("--data", data,
-                     "directory with the files of the data sets, or TASK=FILE; may be repeated. Without it, and for\n"
-                     "what it lacks, they are pulled from the Hugging Face hub (docs/pull.md)"));
-  add(app.add_option("--shots", shots,
-                     "number of solved rows before each question (default: 5 for gsm8k, 0 for the other tasks)"))
-      ->check(CLI::Range(0, 100));
-  add(app.add_option("--limit", limit, "only the first N rows per task, or per subject; 0: all")
-          ->check(CLI::Range(0, 1 << 30)))
-      ->capture_default_str();
-  add(app.add_flag("--allow-code", allow_code,
-                   "allow tasks that run programs which the model writes (humaneval): each runs in a process without\n"
-                   "network and files of the user, with limits (docs/evaluation.md)"));
-  add(app.add_option("--bos", bos, "whether a BOS token begins every text; auto: as the tokenizer says")
-          ->check(CLI::IsMember({"auto", "always", "never"})))
-      ->capture_default_str();
+EvaluationOptions::EvaluationOptions(const std::string& tasks) {
+  for (const SuiteField& field : SuiteFields()) words[field.name] = field.words({});
+  words["tasks"] = tasks;
+}
+
+SuiteSettings EvaluationOptions::Settings() const {
+  SuiteSettings settings;
+  for (const SuiteField& field : SuiteFields()) field.set(words.at(field.name), settings);
+  return settings;
+}
+
+void EvaluationOptions::AddFields(CLI::App& app, const std::string& flag, bool metrics) {
+  for (const SuiteField& field : SuiteFields()) {
+    if ((field.name == "all_metrics") != metrics) continue;
+    const bool is_tasks = field.name == "tasks";
+    CLI::Option* const option = AddField(field.kind, is_tasks ? flag : field.flag(), std::string(field.help),
+                                         words.at(field.name), app, field.bounds);
+    if (!field.choices.empty()) option->check(CLI::IsMember(CLI::detail::split(std::string(field.choices), ' ')));
+    if (!is_tasks && tasks().empty()) option->needs(app.get_option(flag));
+  }
 }
 
 void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
   AddTasksTo(app, flag);
+  AddFields(app, flag, /*metrics=*/true);
   const auto add = [&](CLI::Option* option) {
-    if (tasks.empty()) option->needs(app.get_option(flag));
+    if (tasks().empty()) option->needs(app.get_option(flag));
     return option;
   };
-  add(app.add_option("--metrics", metrics, "metrics to report: the one that the paper quotes, or all")
-          ->check(CLI::IsMember({"paper", "all"})))
-      ->capture_default_str();
   add(app.add_option("--items", items, "write prompts and scores to this file, one JSON line per item"))
       ->check(FileOutput());
   add(app.add_option(
@@ -78,8 +73,8 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
 }
 
 Suites EvaluationOptions::Load(const CommonOptions& common) const {
-  if (tasks.empty()) return {};
-  const SuiteSettings settings = {tasks, data, shots, limit, bos, metrics == "all", allow_code};
+  if (tasks().empty()) return {};
+  const SuiteSettings settings = Settings();
   common.processes->FirstBeforeOthers([&] {
     PullMissingRows(settings, common.offline, common.quiet);
     return true;
@@ -90,19 +85,21 @@ Suites EvaluationOptions::Load(const CommonOptions& common) const {
 EvaluationResult RunEvaluation(const EvaluationJob& job, const Suites& suites, const EvaluationOptions& options) {
   const std::vector<ModelVariant>& variants = job.variants;
   const LanguageModel &first = variants.front().model, &model = variants.back().model;
-  const bool all = options.metrics == "all", adds_bos = AddsBos(model, options.bos);
-  fmt::print("protocol {}, BOS {} ({})\n\n", kProtocol, options.bos, adds_bos ? "added" : "not added");
+  const SuiteSettings settings = options.Settings();
+  const bool adds_bos = AddsBos(model, settings.bos);
+  fmt::print("protocol {}, BOS {} ({})\n\n", kProtocol, settings.bos, adds_bos ? "added" : "not added");
   Json json = {{"model", model.Name()}, {"fingerprint", model.WeightsFingerprint()},
-               {"protocol", kProtocol}, {"bos", options.bos},
+               {"protocol", kProtocol}, {"bos", settings.bos},
                {"adds_bos", adds_bos},  {"tasks", Json::array()}};
   if (first.WeightsFingerprint() != model.WeightsFingerprint())
     json["original"] = {{"model", first.Name()}, {"fingerprint", first.WeightsFingerprint()}};
+  for (const SuiteField& field : SuiteFields()) json["settings"][field.recorded_as()] = field.words(settings);
   const auto done = [&](const SuiteResult& result) {
-    PrintSuite(result, variants, job.paper, all);
+    PrintSuite(result, variants, job.paper, settings.all_metrics);
     std::fflush(stdout);
     json["tasks"].push_back(SuiteJson(result, variants, job.paper));
   };
-  std::filesystem::path journal = JournalFile(options, variants);
+  std::filesystem::path journal = JournalFile(options, settings, job);
   const SuiteEvaluation evaluation =
       Evaluate(variants, suites,
                {.done = done, .tell = Tell, .items = options.items, .journal = journal, .progress = &job.progress},

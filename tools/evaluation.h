@@ -3,40 +3,45 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "eval/suite_fields.h"
 #include "shiftrt/evaluate.h"
 #include "tools/paper/paper_tasks.h"
 #include "tools/report/page.h"
 
 namespace CLI {
 class App;
-}
+}  // namespace CLI
 
 namespace shiftrt {
 
 struct CommonOptions;
 
 struct EvaluationOptions {
-  std::string tasks = "paper7";
-  std::vector<std::string> data = {};
-  std::string bos = "auto", metrics = "paper", items = {}, journal = {};
-  std::optional<int64_t> shots = {};  // nothing: as many as each task has by default
-  int64_t limit = 0;
-  bool allow_code = false;
+  std::map<std::string_view, std::string> words;  // by the names of SuiteFields(), as options give them
+  std::string items = {}, journal = {};
 
-  // Adds `flag` for the tasks, and --data, --shots, --limit and --bos, which go with it where there are no tasks by
+  explicit EvaluationOptions(const std::string& tasks);
+
+  const std::string& tasks() const { return words.at("tasks"); }
+  SuiteSettings Settings() const;
+  // Adds `flag` for the tasks, and the other options but --metrics, which go with it where there are no tasks by
   // default.
-  void AddTasksTo(CLI::App& app, const std::string& flag);
+  void AddTasksTo(CLI::App& app, const std::string& flag) { AddFields(app, flag, /*metrics=*/false); }
   // The same, and --metrics, --items and --journal.
   void AddTo(CLI::App& app, const std::string& flag);
   // The rows of every task, pulled from the hub where they are not there; none if there are no tasks. Throws UsageError
   // for an unknown task, Error for a data set that is not found or a row that is malformed. Called before anything
   // else, so that this is not found out after hours of work.
   Suites Load(const CommonOptions& common) const;
+
+ private:
+  void AddFields(CLI::App& app, const std::string& flag, bool metrics);
 };
 
 // The input of RunEvaluation(). It holds references; its maker keeps the objects alive.

@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
+#include "eval/suite_fields.h"
 #include "tools/find_option.h"
 #include "tools/options.h"
 #include "train/finetune_fields.h"
@@ -14,13 +16,12 @@ namespace shiftrt {
 namespace {
 
 // The fields that have the name of their option, but for a '_' in the place of a '-'.
-constexpr std::string_view kOptions[] = {
-    "allow_code", "base_model",    "bos",      "correction", "data",     "device", "export",
-    "format",     "gate",          "heal",     "lambda",     "lora",     "memory", "merge",
-    "model",      "penalize_bias", "preset",   "products",   "protocol", "prune",  "quantize",
-    "recipe",     "recover_text",  "revision", "shots",      "span",     "tasks",  "threads"};
+constexpr std::string_view kOptions[] = {"base_model", "correction",   "device",   "export",   "format",       "gate",
+                                         "heal",       "lambda",       "lora",     "memory",   "merge",        "model",
+                                         "preset",     "products",     "protocol", "prune",    "quantize",     "recipe",
+                                         "span",       "recover_text", "threads",  "revision", "penalize_bias"};
 
-// The options of others but those of a training, which train/finetune_fields.h has. Where commands call a field
+// The options of others but those of a training and of suites, which are in their tables. Where commands call a field
 // differently, the first option that the command has is meant.
 struct FieldFlag {
   std::string_view field, flag;
@@ -60,9 +61,20 @@ std::string FlagOf(std::string_view field, const CLI::App& command) {
   }
   for (const FieldFlag& known : kFlags)
     if (known.field == field && FindOption(command, known.flag) != nullptr) return std::string(known.flag);
-  for (const FinetuneField& row : FinetuneFields())
-    if (row.name == field && FindOption(command, row.flag()) != nullptr) return row.flag();
-  return "";
+  const auto find = [&](const auto& rows) -> std::string {
+    for (const auto& row : rows)
+      if (row.name == field && FindOption(command, row.flag()) != nullptr) return row.flag();
+    return "";
+  };
+  const std::string flag = find(SuiteFields());
+  return flag.empty() ? find(FinetuneFields()) : flag;
+}
+
+CLI::Validator CheckOf(FieldKind kind, const Bounds& bounds) {
+  const auto& [least, most] = bounds;
+  if (kind == FieldKind::kInteger) return CLI::Range(static_cast<int>(least), static_cast<int>(most));
+  if (most < std::numeric_limits<double>::max()) return CLI::Range(least, most);
+  return least == 0 ? FromZero() : AboveZero();
 }
 
 }  // namespace
@@ -74,21 +86,24 @@ std::string FlagNamed(std::string_view field) {
 }
 
 CLI::Option* AddField(FieldKind kind, const std::string& flag, const std::string& help, std::string& value,
-                      CLI::App& app) {
+                      CLI::App& app, const std::optional<Bounds>& bounds) {
   if (kind == FieldKind::kFlag)
     return app.add_flag_function(
         flag, [&value](int64_t times) { value = times > 0 ? "true" : "false"; }, help);
-  if (kind == FieldKind::kList) {
-    const auto join = [&value](const std::vector<std::string>& parts) {
-      value = fmt::format("{}", fmt::join(parts, ","));
+  if (kind == FieldKind::kList || kind == FieldKind::kLines) {
+    const char* const between = kind == FieldKind::kList ? "," : "\n";
+    const auto join = [&value, between](const std::vector<std::string>& parts) {
+      value = fmt::format("{}", fmt::join(parts, between));
     };
-    CLI::Option* const list = app.add_option_function<std::vector<std::string>>(flag, join, help)->delimiter(',');
+    CLI::Option* const list = app.add_option_function<std::vector<std::string>>(flag, join, help);
+    if (kind == FieldKind::kList) list->delimiter(',');
     return value.empty() ? list : list->default_str("[" + value + "]");
   }
   CLI::Option* const option = app.add_option(flag, value, help);
   if (kind == FieldKind::kInteger) option->type_name("INT");
   if (kind == FieldKind::kNumber) option->type_name("FLOAT");
   if (kind == FieldKind::kFile) option->check(FileOutput());
+  if (bounds) option->check(CheckOf(kind, *bounds));
   return value.empty() ? option : option->default_str(value);
 }
 

@@ -2,6 +2,7 @@
 // What the command line calls the library's fields.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,9 +19,10 @@ namespace shiftrt {
 // The error for whoever typed `command`'s options: its field under the name of the option that sets it.
 std::string Message(const UsageError& error, const CLI::App& command);
 
-// Adds the option of a setting; the words of the setting go to `value`. A text that is there is shown as the default.
+// Adds the option of a setting, which checks the bounds of a number; the words of the setting go to `value`. A text
+// that is there is shown as the default.
 CLI::Option* AddField(FieldKind kind, const std::string& flag, const std::string& help, std::string& value,
-                      CLI::App& app);
+                      CLI::App& app, const std::optional<Bounds>& bounds = {});
 
 // The option that sets this field of the library, where a command has it.
 std::string FlagNamed(std::string_view field);

@@ -2,7 +2,6 @@
 #include "tools/finetune_options.h"
 
 #include <CLI/CLI.hpp>
-#include <limits>
 #include <set>
 
 #include "tools/fields.h"
@@ -28,13 +27,6 @@ void SetFromOption(const FinetuneField& field, const std::string& words, Finetun
   field.set(converted ? fmt::format("{}", number * field.unit) : words, settings);
 }
 
-CLI::Validator CheckOf(const FinetuneField& field) {
-  const auto& [least, most] = *field.bounds;
-  if (field.kind == FieldKind::kInteger) return CLI::Range(static_cast<int>(least), static_cast<int>(most));
-  if (most < std::numeric_limits<double>::max()) return CLI::Range(least, most);
-  return least == 0 ? FromZero() : AboveZero();
-}
-
 }  // namespace
 
 void FinetuneOptions::AddTo(CLI::App& app) {
@@ -44,8 +36,7 @@ void FinetuneOptions::AddTo(CLI::App& app) {
     std::string help(field.help);
     if (field.name == "text") help += " " + std::string(kOwnTextHelp);
     if (field.name == "replacement") value = "block";  // the name of the default in the help
-    CLI::Option* const option = AddField(field.kind, field.flag(), help, value, app);
-    if (field.bounds) option->check(CheckOf(field));
+    CLI::Option* const option = AddField(field.kind, field.flag(), help, value, app, field.bounds);
     if (field.name == "adapters") option->check(CLI::IsMember(CLI::detail::split(std::string(field.choices), ' ')));
     given.emplace_back(&field, option);
   }

@@ -13,11 +13,13 @@
 #include <utility>
 
 #include "runtime/stopwatch.h"
+#include "text/documents.h"
 #include "text/mixture.h"
 #include "tools/cache.h"
 #include "tools/progress_bar.h"
 #include "tools/standard_output.h"
 #include "tools/table.h"
+#include "train/finetune_fields.h"
 
 namespace shiftrt {
 
@@ -123,11 +125,19 @@ void TrainingDisplay::operator()(const TrainingHistory& history, int64_t steps) 
                fmt::format("{} {}  {}{}", place(), Bar(share), measured, State(history, steps)).c_str());
 }
 
+std::filesystem::path CachedCheckpoint(const LanguageModel& model, const FinetuneSettings& settings,
+                                       const Resources& resources) {
+  WorkKey key = CommandKey("training", model, resources);
+  key.AddRows(FinetuneFields(), settings);
+  for (const MixedText& text : MixtureIn(settings.text)) key.AddFile("text", LookForText(text.name));
+  return CacheFile("recover", key, ".checkpoint");
+}
+
 FinetunedModel TrainShown(const LanguageModel& model, FinetuneSettings settings, const Resources& resources,
                           const TrainingShow& show) {
   const std::filesystem::path& checkpoint = settings.checkpoint;
   const bool answers = HasOwnTexts(settings.text);
-  if (answers) settings.answers = CacheFile("own", "", "").parent_path();
+  if (answers) settings.answers = CacheDirectory();
   if (show.first && std::filesystem::exists(checkpoint))
     fmt::print(stderr, "shiftrt: continuing from {}, where an interrupted training left off\n", checkpoint.string());
   TrainingDisplay display(show.quiet, settings);

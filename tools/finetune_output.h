@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -39,8 +40,11 @@ struct TrainingShow {
   bool quiet = false;
   bool first = true;  // true for the process that writes
 };
+// A file of the cache for the checkpoint of a training whose result is not saved. Another training has another file.
+std::filesystem::path CachedCheckpoint(const LanguageModel& model, const FinetuneSettings& settings,
+                                       const Resources& resources);
 // Finetune(), with what it does and how it goes on standard output, and on standard error from where an interrupted
-// training continues. Answers of own texts are kept in the cache (CachePath).
+// training continues. Answers of own texts are kept in the cache (CacheDirectory).
 FinetunedModel TrainShown(const LanguageModel& model, FinetuneSettings settings, const Resources& resources,
                           const TrainingShow& show);
 

@@ -28,8 +28,6 @@ ReplyJournal::ReplyJournal(const std::filesystem::path& file) : file_(file), jou
   appender_.emplace(journal_);
 }
 
-std::string ReplyJournal::KeyOf(std::string_view description) { return HashHex(description); }
-
 const std::string* ReplyJournal::Find(const std::string& key) const {
   const auto found = lines_.find(key);
   return found == lines_.end() ? nullptr : &found->second;

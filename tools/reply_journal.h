@@ -19,9 +19,6 @@ class ReplyJournal {
   // Reads the journal next to `file`, if there is one. Throws Error if it cannot be read or written.
   explicit ReplyJournal(const std::filesystem::path& file);
 
-  // A key without spaces: a hash of a description of everything that a reply depends on.
-  static std::string KeyOf(std::string_view description);
-
   // Descriptions of damaged lines, whose replies are not known.
   const std::vector<std::string>& bad() const { return bad_; }
   // The line of JSON of the reply with this key; null if it is not known.

@@ -33,28 +33,16 @@ AnswerFile::AnswerFile(const std::filesystem::path& file) : file_(file), partial
 }
 
 void AnswerFile::Read(const std::filesystem::path& file) {
-  const CheckedLines lines = ReadCheckedLines(file);
-  bad_.insert(bad_.end(), lines.bad.begin(), lines.bad.end());
-  for (const std::string& text : lines.texts) {
-    try {
-      ReadLine(text);
-    } catch (const Json::exception&) {
-      bad_.push_back(fmt::format("{}: a line is no answer", file.string()));
-    } catch (const Error&) {
-      bad_.push_back(fmt::format("{}: a line is no answer", file.string()));
-    }
-  }
-}
-
-void AnswerFile::ReadLine(const std::string& text) {
-  const Json line = ParseJson(text, "line");
-  OwnAnswer answer;
-  answer.seconds = line.at("seconds").get<double>();
-  clock_ = std::max(clock_, answer.seconds);
-  if (!line.contains("number")) return;
-  answer.prompt = Integer(line.at("prompt"));
-  for (const Json& token : line.at("tokens")) answer.tokens.push_back(static_cast<int32_t>(Integer(token)));
-  answers_[Integer(line.at("number"))] = std::move(answer);
+  const std::vector<std::string> bad = ReadJsonLines(file, "no answer", [&](const Json& line) {
+    OwnAnswer answer;
+    answer.seconds = line.at("seconds").get<double>();
+    clock_ = std::max(clock_, answer.seconds);
+    if (!line.contains("number")) return;
+    answer.prompt = Integer(line.at("prompt"));
+    for (const Json& token : line.at("tokens")) answer.tokens.push_back(static_cast<int32_t>(Integer(token)));
+    answers_[Integer(line.at("number"))] = std::move(answer);
+  });
+  bad_.insert(bad_.end(), bad.begin(), bad.end());
 }
 
 const OwnAnswer* AnswerFile::Find(int64_t number) const {

@@ -48,7 +48,6 @@ class AnswerFile {
 
  private:
   void Read(const std::filesystem::path& file);
-  void ReadLine(const std::string& text);
   void Append(const std::string& line);
 
   std::filesystem::path file_, partial_;

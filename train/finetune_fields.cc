@@ -22,20 +22,7 @@ constexpr Bounds kFiniteFromZero = {0, std::numeric_limits<double>::max()};
 constexpr Bounds kPositive = {std::numeric_limits<double>::min(), std::numeric_limits<double>::max()};
 constexpr std::nullopt_t kAny = std::nullopt;
 
-// A flag with two words of its own. It reads "true" and "false", too.
-struct TwoWords {
-  std::string_view off, on;
-};
 constexpr TwoWords kModes = {"frozen", "trainable"}, kNoYes = {"no", "yes"};
-
-template <auto kMember, const TwoWords& kWords>
-constexpr FieldRow<S> FlagRow(std::string_view name, FieldKind kind = FieldKind::kFlag) {
-  return {name, kind, [](const S& settings) { return std::string(settings.*kMember ? kWords.on : kWords.off); },
-          [](std::string_view field, const std::string& words, S& settings) {
-            if (words != kWords.off && words != kWords.on) return ReadField(field, words, settings.*kMember);
-            settings.*kMember = words == kWords.on;
-          }};
-}
 
 // A number of steps, or a share of them.
 double ParseWarmup(const std::string& words) {
@@ -168,13 +155,6 @@ const FinetuneField& FinetuneFieldNamed(std::string_view name) {
   return FieldNamed(FinetuneFields(), name, "a training");
 }
 
-std::string FinetuneField::flag() const {
-  const std::string_view own = option.empty() ? name : option;
-  std::string flag = fmt::format("--{}", own.substr(own.starts_with(kOfLora) ? kOfLora.size() : 0));
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return flag;
-}
-
 void Set(std::string_view field, const std::string& text, FinetuneSettings& settings) {
   FinetuneFieldNamed(field).set(text, settings);
 }
@@ -194,13 +174,6 @@ void CheckBounds(const FinetuneSettings& settings) {
     if (most < kFiniteFromZero.most) FailUsage(name, "{}, expected at least {} and at most {}", words, least, most);
     FailUsage(name, "{}, expected {}", words, least == 0 ? "at least 0" : "a number above 0");
   }
-}
-
-std::string SettingText(const FinetuneSettings& settings) {
-  std::string text;
-  for (const FinetuneField& field : kFields)
-    text += fmt::format("{}{} {}", text.empty() ? "" : " ", field.name, field.words(settings));
-  return text;
 }
 
 std::vector<std::pair<std::string, std::string>> RecordedSettings(const FinetuneSettings& settings) {

@@ -10,8 +10,8 @@
 
 #include "engine/decoder.h"
 #include "engine/generate.h"
+#include "models/result_key.h"
 #include "runtime/check.h"
-#include "runtime/files.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
 
@@ -31,9 +31,13 @@ int64_t AnswerTokens(const AnswerJob& job) { return job.length / 2; }
 
 std::filesystem::path FileOf(const AnswerJob& job, const DepthPlan& original) {
   if (job.directory.empty()) return {};
-  const std::string what = fmt::format("{} {} {} {} {} {}", ComputedBy(job.context, job.model, original),
-                                       job.description, kAnswerTemperature, AnswerTokens(job), job.length, job.seed);
-  return job.directory / fmt::format("own-{}.answers", HashHex(what));
+  WorkKey key = ResultKey("answers", job.context, job.model, original);
+  key.Add("prompts", job.description)
+      .Add("temperature", kAnswerTemperature)
+      .Add("max_tokens", AnswerTokens(job))
+      .Add("length", job.length)
+      .Add("seed", job.seed);
+  return job.directory / fmt::format("own-{}.answers", key.Hash());
 }
 
 class Answering {

@@ -71,6 +71,13 @@ struct SuiteSettings {
   bool allow_code = false;
 };
 
+/// Sets one field of the settings of an evaluation from text.
+/// \param field a field of SuiteSettings by name
+/// \param text what the field's type reads; for "shots" also "", for "data" lines, for "all_metrics" "paper" or "all"
+/// \param settings the settings to change
+/// \throws UsageError with the name of a field that does not exist, or that cannot have the text
+void Set(std::string_view field, const std::string& text, SuiteSettings& settings);
+
 /// A task that SuiteSettings::tasks can name.
 struct SuiteName {
   std::string name = {};           ///< as it is given

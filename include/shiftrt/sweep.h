@@ -95,8 +95,6 @@ struct SweepSettings {
   Suites suites = {};             ///< suites of the accuracy; those that count no right answers are left out
   /// Finished cells are recorded here, and an interrupted sweep continues from it. Remove it in the end. Empty: none.
   std::filesystem::path journal = {};
-  /// The device as the user named it. A journal counts for the same name alone.
-  std::string device = "auto";
   /// Receives each row as soon as it is complete, in every process.
   std::function<void(const SweepRow& row)> done = {};
   /// Receives what a user should know, as words that continue "shiftrt: "; in the first process alone.

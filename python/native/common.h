@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -34,6 +35,34 @@ auto Released(Call&& call) {
 // computation. Needs the GIL.
 inline void HandleSignals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+// The words of a value for Set(). Throws nb::cast_error for a value of another type.
+inline std::string WordsOf(nb::handle value) {
+  if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value) ? "true" : "false";
+  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  if (nb::hasattr(value, "__fspath__")) return nb::cast<std::string>(value.attr("__fspath__")());
+  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
+    std::string words;
+    for (const nb::handle part : nb::borrow<nb::sequence>(value)) words += (words.empty() ? "" : ",") + WordsOf(part);
+    return words;
+  }
+  if (nb::hasattr(value, "__index__") || nb::hasattr(value, "__float__")) return nb::cast<std::string>(nb::str(value));
+  throw nb::cast_error();
+}
+
+// Sets the fields that a dict names. Throws UsageError with the name of a field whose value has another type.
+template <typename Settings>
+void SetAll(const nb::dict& values, Settings& settings) {
+  for (const auto& [key, value] : values) {
+    const auto name = nb::cast<std::string>(key);
+    try {
+      Set(name, WordsOf(value), settings);
+    } catch (const nb::cast_error&) {
+      throw UsageError(name,
+                       "a " + nb::cast<std::string>(nb::str(value.type().attr("__name__"))) + " cannot be its value");
+    }
+  }
 }
 
 // Reports progress to a Python object with the methods begin(phase, total), advance(count) and end(), or to None.

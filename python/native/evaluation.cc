@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Binds measurements: perplexity, suites and scores.
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -30,15 +28,13 @@ auto Perplexity(const LanguageModel& model, const std::string& text, const std::
 using Metric = std::tuple<std::string, double, double>;
 using TaskScores = std::tuple<std::string, std::string, int64_t, double, std::vector<std::vector<Metric>>>;
 
-std::vector<TaskScores> EvaluateModels(const std::vector<LanguageModel>& models, const std::string& tasks,
-                                       const std::vector<std::string>& data, std::optional<int64_t> shots,
-                                       int64_t limit, bool allow_code, const Resources& resources,
-                                       nb::object progress) {
+std::vector<TaskScores> EvaluateModels(const std::vector<LanguageModel>& models, const nb::dict& values,
+                                       const Resources& resources, nb::object progress) {
+  SuiteSettings settings;
+  SetAll(values, settings);
   Reports reports(std::move(progress));
   return Released([&] {
     std::vector<TaskScores> all;
-    const SuiteSettings settings = {
-        .tasks = tasks, .data = data, .shots = shots, .limit = limit, .allow_code = allow_code};
     for (const SuiteResult& result : Evaluate(models, settings, resources, &reports)) {
       std::vector<std::vector<Metric>> scores(result.scores.size());
       for (size_t m = 0; m < scores.size(); ++m) {
@@ -91,8 +87,7 @@ std::vector<std::pair<double, bool>> Scores(const LanguageModel& model, const st
 void AddEvaluation(nb::module_& module) {
   module.def("perplexity", &Perplexity, "model"_a, "text"_a, "protocol"_a, "tokens"_a, "resources"_a,
              "progress"_a.none(), "Measures perplexity on a text file.");
-  module.def("evaluate", &EvaluateModels, "models"_a, "tasks"_a, "data"_a, "shots"_a.none(), "limit"_a, "allow_code"_a,
-             "resources"_a, "progress"_a.none(),
+  module.def("evaluate", &EvaluateModels, "models"_a, "settings"_a, "resources"_a, "progress"_a.none(),
              "Runs suites: (task, quoted metric, items, seconds, metrics of each model) each.");
   module.def(
       "tasks",

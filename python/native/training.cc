@@ -18,32 +18,10 @@ namespace shiftrt::python {
 
 namespace {
 
-// The words of a value for Set(). Throws nb::cast_error for a value of another type.
-std::string WordsOf(nb::handle value) {
-  if (nb::isinstance<nb::bool_>(value)) return nb::cast<bool>(value) ? "true" : "false";
-  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
-  if (nb::hasattr(value, "__fspath__")) return nb::cast<std::string>(value.attr("__fspath__")());
-  if (nb::isinstance<nb::list>(value) || nb::isinstance<nb::tuple>(value)) {
-    std::string words;
-    for (const nb::handle part : nb::borrow<nb::sequence>(value)) words += (words.empty() ? "" : ",") + WordsOf(part);
-    return words;
-  }
-  if (nb::hasattr(value, "__index__") || nb::hasattr(value, "__float__")) return nb::cast<std::string>(nb::str(value));
-  throw nb::cast_error();
-}
-
 FinetuneSettings FinetuneSettingsOf(const LanguageModel& model, const nb::dict& values, bool recovery) {
   FinetuneSettings settings = recovery ? RecoverySettings() : FinetuneSettings();
   if (recovery) settings.adapters = model.Adapters() > 0;
-  for (const auto& [key, value] : values) {
-    const auto name = nb::cast<std::string>(key);
-    try {
-      Set(name, WordsOf(value), settings);
-    } catch (const nb::cast_error&) {
-      throw UsageError(name,
-                       "a " + nb::cast<std::string>(nb::str(value.type().attr("__name__"))) + " cannot be its value");
-    }
-  }
+  SetAll(values, settings);
   for (const auto& [key, value] : values) CheckGiven(settings.method, nb::cast<std::string>(key));
   return settings;
 }

@@ -159,11 +159,12 @@ def tasks() -> list[Task]:
     return [Task(*task) for task in _native.tasks()]
 
 
-def _evaluate(models: dict[str, Model], tasks, data, shots, limit, allow_code, progress) -> Evaluation:
+def _evaluate(models: dict[str, Model], tasks, data, progress, settings) -> Evaluation:
     """Scores models that share their weights on the same items."""
-    names = tasks if isinstance(tasks, str) else ",".join(tasks)
+    values = {"tasks": tasks if isinstance(tasks, str) else ",".join(tasks), "data": "\n".join(map(os.fspath, _listed(data))),
+              **{name: value for name, value in settings.items() if value is not None}}
     handles, resources = [model._handle for model in models.values()], next(iter(models.values()))._resources
-    results = _native.evaluate(handles, names, [os.fspath(place) for place in _listed(data)], shots, limit, allow_code, resources, listener_of(progress))
+    results = _native.evaluate(handles, values, resources, listener_of(progress))
     return Evaluation([
         TaskResult(task, quoted, items, seconds,
                    {name: {metric: (value, error) for metric, value, error in metrics} for name, metrics in zip(models, scores)})
@@ -393,19 +394,18 @@ class Model:
         with _text_file(text, "txt") as file:
             return Perplexity(*_native.perplexity(self._handle, file, protocol, tokens, self._resources, listener_of(progress)))
 
-    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int | None = None, limit: int = 0,
-                 allow_code: bool = False, progress=None) -> Evaluation:
+    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), progress=None,
+                 **settings) -> Evaluation:
         """Scores the model on zero-shot suites; the numbers are those of lm-evaluation-harness 0.4.
 
         Args:
             tasks: names of tasks, "paper7" or "all" (those without generated replies).
             data: directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
-            shots: solved examples before each question; None: as many as the task has by default (5 for gsm8k, 0 for the others).
-            limit: rows per task, or per subject of it; 0: all.
-            allow_code: allows tasks that run programs which the model wrote ("humaneval"), each in isolation.
             progress: as of `open`.
+            **settings: the other fields of SuiteSettings in include/shiftrt/evaluate.h by name: shots, limit, bos, all_metrics,
+                allow_code.
         """
-        return _evaluate({"model": self}, tasks, data, shots, limit, allow_code, progress)
+        return _evaluate({"model": self}, tasks, data, progress, settings)
 
     def score(self, sequences: Iterable[tuple[Sequence[int], int]], *, progress=None) -> list[tuple[float, bool]]:
         """Log-likelihoods of the last tokens of sequences, of which a common beginning is computed once.
@@ -614,10 +614,10 @@ class Repair(Table):
         """The removed layers and how well the fits explain them, as docs/dev/formats.md lists it under "provenance"."""
         return self.corrected.provenance
 
-    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), shots: int | None = None, limit: int = 0,
-                 allow_code: bool = False, progress=None) -> Evaluation:
+    def evaluate(self, tasks: str | Iterable[str] = "paper7", *, data: Sequence[str] = (), progress=None,
+                 **settings) -> Evaluation:
         """Scores all variants on the same items; the arguments are those of `Model.evaluate`."""
-        return _evaluate(self.models, tasks, data, shots, limit, allow_code, progress)
+        return _evaluate(self.models, tasks, data, progress, settings)
 
     def _table(self):
         report = self.report

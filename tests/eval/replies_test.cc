@@ -226,6 +226,22 @@ TEST_F(Generating, RepliesOfAJournalAreNotGeneratedAgain) {
   EXPECT_EQ(ReadCheckedLines(file).texts.size(), 6u);
 }
 
+TEST_F(Generating, RepliesWithOtherEndsAreGeneratedAgain) {
+  const auto file = directory_.path() / "journal";
+  {
+    Journal journal(file);
+    Run(journal);
+  }
+  auto weights = std::make_shared<Weights>(*model_.weights);
+  weights->config.eos_tokens.push_back(1);
+  Model changed = model_;
+  changed.weights = weights;
+  Journal journal(file);
+  NoProgress progress;
+  Evaluate({context_, changed, variants_, {}, journal, progress}, dataset_);
+  EXPECT_EQ(ReadCheckedLines(file).texts.size(), 12u);
+}
+
 // Three processes share two variants of three prompts, and one has no prompt of its own where two are known.
 TEST_F(Generating, ProcessesShareThePrompts) {
   Journal none("");

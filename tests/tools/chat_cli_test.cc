@@ -119,8 +119,9 @@ TEST_F(Chat, RepliesOfAnInterruptedCommandAreKept) {
   EXPECT_NE(rest.err.find("1 replies were finished before an interruption"), std::string::npos) << rest.err;
   EXPECT_EQ(ReadFile(out), expected);
   EXPECT_FALSE(fs::exists(journal));
-  // Other settings have other keys: nothing of a journal is believed for them.
-  for (const char* other : {"--top-k=1", "--top-p=0.5", "--products=float32"}) {
+  // Other settings have other keys: nothing of a journal is believed for them. (--products=float32 is what auto means
+  // for replies.)
+  for (const char* other : {"--top-k=1", "--top-p=0.5", "--dtype=bfloat16"}) {
     SCOPED_TRACE(other);
     {
       const FileSizeLimit limit(first + 60);
@@ -134,6 +135,36 @@ TEST_F(Chat, RepliesOfAnInterruptedCommandAreKept) {
     EXPECT_EQ(ReadFile(out), Command("generate", with({other})).out);
   }
   EXPECT_FAILS(Command("generate", {"--prompt", "hi", "--out", out.string()}), 2, "--out requires --prompts");
+
+  // The tokens that end a reply decide it, too, and the model's files may be edited.
+  {
+    const FileSizeLimit limit(first + 60);
+    EXPECT_FAILS(Command("generate", with({"--out", out.string()})), 1, "cannot write it");
+  }
+  Json every = Json::array();
+  for (int64_t token = 0; token < kVocab; ++token) every.push_back(token);
+  WriteText(dir_ / "model/generation_config.json", Json({{"eos_token_id", every}}).dump());
+  EXPECT_EQ(Command("generate", with({"--out", out.string()})).status, 0);
+  EXPECT_EQ(ReadFile(out), Command("generate", sampled).out);
+}
+
+// With a template that adds nothing, a chat gives the tokens of the plain prompt and another line.
+TEST_F(Chat, LinesOfAChatAreNoLinesOfPlainPrompts) {
+  WriteText(dir_ / "model/chat_template.jinja", "{{ messages[0].content }}");
+  WriteText(dir_ / "prompts.txt", "hi\nwell");
+  const fs::path out = dir_ / "own.jsonl";
+  std::vector<std::string> plain = {"--prompts", Path("prompts.txt"), "--batch", "1", "--max-tokens", "5", "--quiet"};
+  const size_t first = Command("generate", plain).out.find('\n');
+  plain.insert(plain.end(), {"--out", out.string()});
+  {
+    const FileSizeLimit limit(first + 60);
+    EXPECT_FAILS(Command("generate", plain), 1, "cannot write it");
+  }
+  plain.push_back("--chat");
+  std::erase(plain, "--quiet");
+  const Outcome chat = Command("generate", plain);
+  EXPECT_EQ(chat.status, 0) << chat.err;
+  EXPECT_EQ(chat.err.find("finished before an interruption"), std::string::npos) << chat.err;
 }
 
 // The numbers N of "prompt: N tokens" in what was written to standard error.

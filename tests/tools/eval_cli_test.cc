@@ -215,6 +215,35 @@ TEST_F(Cli, AJournalStaysUntilTheResultsAreWritten) {
   EXPECT_FALSE(fs::exists(dir_ / "journal"));
 }
 
+// The journal of the cache belongs to these settings, weights and arithmetic: another evaluation neither reads nor
+// removes it.
+TEST_F(Cli, AnEvaluationOfOtherSettingsLeavesTheJournalOfAnother) {
+  WriteText(dir_ / "file", "");
+  const auto evaluate = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> options = {"--tasks", "piqa", "--data", EvalData()};
+    options.insert(options.end(), more.begin(), more.end());
+    return Command("eval", options);
+  };
+  const auto journals = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(dir_ / "cache/shiftrt")) names.push_back(entry.path().string());
+    return names;
+  };
+  fs::create_directories(dir_ / "page/index.html");  // a directory in the place of the page
+  EXPECT_EQ(evaluate({"--report", Path("page")}).status, 1);
+  const std::vector<std::string> kept = journals();
+  ASSERT_EQ(kept.size(), 1u);
+  for (const char* other : {"--dtype=bfloat16", "--allow-code", "--limit=2", "--bos=never", "--metrics=all"}) {
+    const Outcome outcome = evaluate({other});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err.find("of an evaluation that was interrupted"), std::string::npos) << other << outcome.err;
+    EXPECT_EQ(journals(), kept) << other;
+  }
+  const Outcome again = evaluate({});
+  EXPECT_NE(again.err.find("of an evaluation that was interrupted"), std::string::npos) << again.err;
+  EXPECT_TRUE(journals().empty());
+}
+
 // SIGKILL at several points of an evaluation of some twenty-five batches; the last line of the journal is then torn,
 // too.
 TEST_F(Cli, AKilledEvalGoesOnToTheSameBits) {

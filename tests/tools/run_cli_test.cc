@@ -323,6 +323,25 @@ TEST_F(Cli, CtrlCInMidSaveLeavesNothing) {
   EXPECT_FALSE(fs::exists(saved));
 }
 
+// A recovery whose result is not saved keeps its state in the cache, for the same training alone.
+TEST_F(Cli, ARecoveryFromAnotherTextBeginsAnew) {
+  WriteText(dir_ / "text.txt", Words(2000));
+  fs::create_directories(dir_ / "page/index.html");  // a directory in the place of the page
+  const auto recover = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> options = {"--prune",   "layers=2",       "--correction",   "none",   "--recover",
+                                        "tokens=2k", "--recover-text", Path("text.txt"), "--quiet"};
+    options.insert(options.end(), more.begin(), more.end());
+    return Run(options);
+  };
+  EXPECT_EQ(recover({"--report", Path("page")}).status, 1);
+  const Outcome other = recover({"--dtype", "bfloat16", "--report", Path("page")});
+  EXPECT_EQ(other.err.find("of another training"), std::string::npos) << other.err;
+  WriteText(dir_ / "text.txt", Words(2100));
+  const Outcome changed = recover({});
+  EXPECT_EQ(changed.status, 0) << changed.err;
+  EXPECT_EQ(changed.err.find("continuing from"), std::string::npos) << changed.err;
+}
+
 // Stopped in the evaluation, by Ctrl-C or without a chance to say anything, the same command goes on from the fit.
 TEST_F(Cli, AnInterruptedRunContinuesFromItsFit) {
   WriteText(dir_ / "long.txt", Words(20000));

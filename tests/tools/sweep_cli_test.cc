@@ -120,6 +120,33 @@ TEST_F(Cli, AnInterruptedSweepContinuesFromItsJournal) {
   EXPECT_EQ(ReadJson("again.json")["rows"], ReadJson("whole.json")["rows"]);
 }
 
+// The cells of another instruction set, which rounds otherwise, are computed again.
+TEST_F(Cli, ASweepTakesNoCellsOfOtherArithmetic) {
+  const auto sweep = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> options = {"--calib",      Path("calibration.txt:16x64"),
+                                        "--text",       Path("heldout.txt"),
+                                        "--prune",      "layers=2",
+                                        "--lra",        "2",
+                                        "--quiet",      "--journal",
+                                        Path("journal")};
+    options.insert(options.end(), more.begin(), more.end());
+    return Command("sweep", options);
+  };
+  fs::create_directories(dir_ / "page/index.html");  // a directory in the place of the page
+  const auto interrupted = [&] {
+    EXPECT_EQ(sweep({"--report", Path("page")}).status, 1);
+    ASSERT_TRUE(fs::exists(dir_ / "journal"));
+  };
+  interrupted();
+  EXPECT_NE(sweep({}).err.find("cells come from"), std::string::npos);
+  interrupted();
+  ::setenv("SHIFTRT_ISA", "portable", 1);
+  const Outcome other = sweep({});
+  ::unsetenv("SHIFTRT_ISA");
+  EXPECT_EQ(other.status, 0) << other.err;
+  EXPECT_EQ(other.err.find("cells come from"), std::string::npos) << other.err;
+}
+
 TEST_F(Cli, SweepScoresSuitesAndPerplexity) {
   const auto sweep = [&](const std::string& suites) {
     return Command("sweep", {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--prune",

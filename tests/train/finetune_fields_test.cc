@@ -49,6 +49,12 @@ const std::map<std::string_view, std::string> kOthers = {{"method", "partial"},
                                                          {"checkpoint", "a.checkpoint"},
                                                          {"checkpoint_seconds", "30"}};
 
+std::string SettingText(const FinetuneSettings& settings) {
+  std::string text;
+  for (const FinetuneField& field : FinetuneFields()) text += fmt::format("{} {}\n", field.name, field.words(settings));
+  return text;
+}
+
 FinetuneSettings With(const FinetuneField& field, FinetuneSettings settings = {}) {
   Set(field.name, kOthers.at(field.name), settings);
   return settings;

@@ -99,6 +99,16 @@ TEST_F(OwnAnswersTest, TheSeedDecides) {
   EXPECT_NE(Tokens(Answer({}, 2, nullptr, "")), first);
 }
 
+// Answers that are kept in a file are those of the same ends: generation_config.json may be edited.
+TEST_F(OwnAnswersTest, OtherEndsHaveAFileOfTheirOwn) {
+  Answer({.sequences = 2});
+  auto weights = std::make_shared<Weights>(*model_.weights);
+  weights->config.eos_tokens.push_back(1);
+  model_.weights = weights;
+  Answer({.sequences = 2});
+  EXPECT_EQ(Files().size(), 2u);
+}
+
 // The token that ends an answer is learnt with it.
 TEST_F(OwnAnswersTest, AnAnswerHasItsEnd) {
   auto weights = std::make_shared<Weights>(*model_.weights);
