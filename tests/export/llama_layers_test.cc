@@ -181,7 +181,9 @@ TEST_F(LlamaLayersExport, AnExportIsAModelToExport) {
     SCOPED_TRACE(format);
     out_ = directory_.path() / (std::string("again-") + format);
     Write(format, first, first.plan);
-    if (std::string_view(format) == "hf") EXPECT_EQ(ReadJson("config.json"), config);
+    if (std::string_view(format) == "hf") {
+      EXPECT_EQ(ReadJson("config.json"), config);
+    }
     const fs::path file = std::string_view(format) == "gguf" ? out_ / "model.gguf" : out_;
     const Model second = OpenModel(file.string());
     EXPECT_EQ(second.plan.Adapters().size(), 2u);
