@@ -13,8 +13,8 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
            "--gate", "--save", Path("saved"), "--report", Path("page"), "--json", Path("r.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(
-      outcome.out.find("layers removed, given as a list: 1.mlp, 2.attn\nhalf blocks are exported as hf-lra or gguf "
-                       "alone (gguf: Llama, Mistral and Qwen 2)\n"),
+      outcome.out.find("layers removed, given as a list: 1.mlp, 2.attn\nhalf blocks are exported as hf or hf-lra or "
+                       "gguf alone (hf and gguf: Llama, Mistral and Qwen 2)\n"),
       std::string::npos)
       << outcome.out;
   EXPECT_EQ(Run({"--prune", "layers=1"}).out.find("half blocks"), std::string::npos);
@@ -40,7 +40,7 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
   EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>(), json["variants"].back()["perplexity"].get<double>(),
               1e-3 * json["variants"].back()["perplexity"].get<double>());
   EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2,
-               "of block 1 only the attention runs, which hf has no place for. Formats that can: hf-lra");
+               "reads the stream itself, and hf has a place only for those that read the normed stream");
   ASSERT_EQ(Command("export", {"--format", "hf-lra", "--save", Path("halves")}, "saved").status, 0);
   const std::string card = ReadFile(dir_ / "halves/README.md");
   EXPECT_NE(card.find("\n2 halves of the 4 transformer blocks of "), std::string::npos) << card;
