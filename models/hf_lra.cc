@@ -287,6 +287,11 @@ bool IsHfLra(const fs::path& directory) {
   return IsMarkedHfLra(ParseJson(ReadFile(file, kMaxConfigBytes), file.string()));
 }
 
+bool IsLlamaLayers(const fs::path& directory) {
+  const fs::path file = directory / "config.json";
+  return IsHfLra(directory) && ParseJson(ReadFile(file, kMaxConfigBytes), file.string())["shiftrt"].contains(kAsLlama);
+}
+
 namespace {
 
 // What the config.json of a directory says.

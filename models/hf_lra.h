@@ -38,6 +38,9 @@ nlohmann::json HfLraMark(const Weights& weights, const DepthPlan& plan, const st
 // True if the config.json names this format. Throws Error for invalid JSON.
 bool IsHfLra(const std::filesystem::path& directory);
 
+// True if it does and the layers are those of a Llama (models/llama_layers.h), whose numbers are not those of blocks.
+bool IsLlamaLayers(const std::filesystem::path& directory);
+
 // `options`, and that the tensors of adapters and of blocks of which one half runs are as the config.json says. Throws
 // Error for what is malformed there.
 LoadOptions WithHfLra(const std::filesystem::path& directory, LoadOptions options);

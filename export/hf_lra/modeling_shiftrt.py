@@ -125,7 +125,7 @@ def adapted_layer(layer_class):
     class AdaptedLayer(layer_class):
         def __init__(self, config, layer_idx):
             super().__init__(config, layer_idx)
-            norm = getattr(self, "input_layernorm", None)
+            norm = next(child for name, child in self.named_children() if "norm" in name)
             self.adapters_before = make_adapters(config, layer_idx, "before", norm)
             self.adapters_after = make_adapters(config, layer_idx, "after", norm)
 

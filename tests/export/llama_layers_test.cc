@@ -4,7 +4,7 @@
 #include "models/llama_layers.h"
 
 #include "models/adapted.h"
-#include "models/saved_config.h"
+#include "models/hf_lra.h"
 #include "tests/export/fixture.h"
 #include "tests/models/checkpoint_files.h"
 #include "tests/models/mlp_units.h"
@@ -125,6 +125,7 @@ TEST_F(LlamaLayersExport, AnAdapterIsAnMlpWithAConstantGate) {
   EXPECT_EQ(config["mlp_bias"], true);
   EXPECT_EQ(config["num_hidden_layers"], plan.blocks() + 1);  // the attention and the adapter behind it share a layer
   EXPECT_FALSE(config.contains("auto_map"));
+  EXPECT_TRUE(IsLlamaLayers(out_));
   const SafetensorsFile file(out_ / "model.safetensors");
   const auto tensor = [&](const std::string& name, std::vector<int64_t> shape) {
     const TensorView& view = file.tensors().at("model.layers.1." + name);

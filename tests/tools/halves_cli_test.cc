@@ -101,8 +101,8 @@ TEST_F(Cli, HalfBlocksAreExported) {
   EXPECT_NE(card.find(" and 2 halves of others were removed"), std::string::npos) << card;
   EXPECT_NE(card.find("| halves removed | 0.attn, 1.mlp |"), std::string::npos) << card;
   // Before the criterion reads text, which this command is not given.
-  EXPECT_FAILS(Command("export", {"--prune", "bi:0.25,unit=half", "--format", "hf", "--save", Path("hf")}), 2,
-               "hf has no place for; it works with --format hf-lra or gguf");
+  EXPECT_FAILS(Command("export", {"--prune", "bi:0.25,unit=half", "--format", "mergekit", "--save", Path("hf")}), 2,
+               "mergekit has no place for; it works with --format hf or hf-lra or gguf");
 }
 
 TEST_F(Cli, HalvesAreScoredByAnyCriterionAndCompared) {
