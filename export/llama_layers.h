@@ -25,7 +25,7 @@ struct LlamaCheckpoint {                             // NOLINT(bugprone-exceptio
 // The job's plan as such a checkpoint. The weights that are zeros have the type of the model, adapters are float32.
 LlamaCheckpoint MakeLlamaCheckpoint(const ExportJob& job);
 
-// How many attentions and MLPs of the layers are zeros.
+// Returns the number of attentions and MLPs of the layers that are zeros.
 int64_t EmptyPlaces(const DepthPlan& plan);
 
 }  // namespace shiftrt

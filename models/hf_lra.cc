@@ -294,7 +294,7 @@ bool IsLlamaLayers(const fs::path& directory) {
 
 namespace {
 
-// What the config.json of a directory says.
+// The description in the config.json of a directory.
 struct Described {
   std::string file;
   Json mark;

@@ -18,7 +18,7 @@ namespace shiftrt {
 
 inline constexpr float kConstantGate = 32;
 
-// What the two places of a layer hold; -1: nothing.
+// A layer with its two places, each of which holds a block, an adapter or, with -1, nothing.
 struct LlamaLayer {
   int64_t attention = -1, mlp = -1;  // the block, counted among those of the plan
   int64_t adapter = -1;              // the adapter in the MLP's place, counted among those of the plan

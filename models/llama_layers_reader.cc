@@ -114,7 +114,7 @@ void LlamaLayersReader::CheckEmptyPlaces() {
       const bool mlp = name.find(".mlp.") != name.npos, bias = name.ends_with(".bias");
       const bool ends = name.find("o_proj") != name.npos || name.find("down_proj") != name.npos;
       if (mlp && places.adapter >= 0) continue;  // Adapter() reads it
-      // Of a missing half, what ends it adds nothing; of a block, the biases that its family lacks add nothing.
+      // The last projection of a missing half is zeros, and so are the biases that the family of a block lacks.
       const bool missing = mlp ? places.mlp < 0 : places.attention < 0;
       if (!ends && !(bias && !missing)) continue;
       const int64_t outputs = ends                               ? d

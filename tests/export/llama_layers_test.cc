@@ -160,7 +160,7 @@ TEST_F(LlamaLayersExport, MlpsOfOtherUnitsComeBack) {
       for (const size_t stage : {0, 2, 3})
         EXPECT_EQ(MlpUnits(TensorsOf(*opened.weights, opened.plan.stages[stage].block())),
                   MlpUnits(TensorsOf(weights, plan.stages[stage].block())));
-      // What is saved over the directory refers to it.
+      // A directory that has changes alone refers to the export.
       const fs::path changes = directory_.path() / "changes";
       SaveAdapted(opened, opened.plan, {}, false, changes);
       const Model reopened = OpenModel(changes.string());
