@@ -298,9 +298,9 @@ namespace {
 struct Described {
   std::string file;
   Json mark;
-  ModelConfig config;            // of the blocks
-  std::vector<Halves> halves;    // of each block
-  std::vector<int64_t> units;    // of each block's MLP, or empty
+  ModelConfig config;            // that of the blocks
+  std::vector<Halves> halves;    // what runs of each block
+  std::vector<int64_t> units;    // the widths of the MLPs, or empty
   std::vector<int64_t> removed;  // layers of the original
   std::map<Place, Entry> adapters;
   std::optional<LlamaLayersReader> llama = std::nullopt;

@@ -31,7 +31,7 @@ RANDOM = {
 PROMPT = "It is a truth universally acknowledged, that"
 CASES = [("hf", "pruned"), ("hf", "replaceme"), ("hf-lra", "low-rank"), ("hf-lra", "full"), ("hf-lra", "halves"),
          ("hf", "portable"), ("hf", "halves-alone"), ("hf-lra", "portable")]
-# What `hf` writes as layers of a Llama, it writes for these alone.
+# `hf` writes these plans as layers of a Llama, for some families alone.
 AS_LLAMA = ("portable", "halves-alone")
 
 
