@@ -254,7 +254,8 @@ LlamaCheckpoint MakeLlamaCheckpoint(const ExportJob& job) {
                              HfLraMark(*job.model.weights, job.plan, OriginalOf(job).removed, job.provenance, true));
   out.notes.push_back(fmt::format(
       "The architecture is LlamaForCausalLM with {} layers for {} blocks and {} adapters. An adapter is an MLP whose "
-      "gate is constant. Of the attentions and MLPs, {} are zeros, which take the time and the memory of others. Layers are "
+      "gate is constant. Of the attentions and MLPs, {} are zeros, which take the time and the memory of others. "
+      "Layers are "
       "not numbered as blocks "
       "are, so that LoRA factors of the model do not fit.",
       layers.size(), job.plan.blocks(), adapters.size(), EmptyPlaces(job.plan)));

@@ -148,8 +148,8 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const Mod
 
 struct LoadOptions {
   WeightType dtype = WeightType::kAsStored;
-  bool check_finite = false;     // look at every weight for NaN and infinity
-  bool has_adapters = false;     // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
+  bool check_finite = false;  // look at every weight for NaN and infinity
+  bool has_adapters = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
   // Further tensors of the checkpoint that others read.
   std::set<std::string, std::less<>> others = {};
   // The number that each block has in the names of the checkpoint's tensors: models/llama_layers.h. Empty: its own.
