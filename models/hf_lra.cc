@@ -295,7 +295,7 @@ bool IsLlamaLayers(const fs::path& directory) {
 namespace {
 
 // The description in the config.json of a directory.
-struct Described {
+struct Described {  // NOLINT(bugprone-exception-escape): of the JSON library
   std::string file;
   Json mark;
   ModelConfig config;            // that of the blocks
