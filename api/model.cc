@@ -6,6 +6,7 @@
 #include "include/shiftrt/chat.h"
 #include "models/adapted.h"
 #include "models/gguf.h"
+#include "models/hf_lra.h"
 #include "models/lora_tables.h"
 #include "runtime/check.h"
 #include "runtime/processes.h"
@@ -27,6 +28,11 @@ Model OpenModel(const std::string& name, const OpenSettings& settings) {
   if (settings.processes)
     settings.processes->CheckSame(fmt::format("model {} (fingerprint)", name), model.weights->Fingerprint());
   if (settings.lora.empty()) return model;
+  if (IsLlamaLayers(model.directory))
+    FailUsage(Field("lora"),
+              "{} is written as layers of a Llama, whose numbers are not those of the blocks: for an adapter that was "
+              "trained on these layers, remove the entry shiftrt from its config.json",
+              name);
   const auto lora = std::make_shared<const Lora>(ReadLora(settings.lora, *model.weights, model.plan));
   if (model.lora && SameChange(*model.lora, *lora))
     FailUsage(Field("lora"), "{} has the adapter {} merged already: leave it out, or it would count twice", name,

@@ -64,7 +64,7 @@ const std::vector<NamedRecipe>& NamedRecipes() {
         {"heal", "all"}}},
       {"portable",
        "a full adapter on the normed stream per run of removed blocks",
-       "norm-refit, full rank; GGUF holds it (--export gguf)",
+       "norm-refit, full rank; for other programs (--export gguf, hf)",
        {{"prune", "bi:0.25,keep=first:1"}, {"correction", "norm-refit"}, {"rank", "full"}, {"weighting", "none"}}},
       {"recover",
        "an adapter of rank 64 per run of removed blocks, and weights of its own",

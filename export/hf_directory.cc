@@ -37,15 +37,15 @@ std::string GenerationConfig(const nlohmann::json& config) {
 std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
                                           const std::filesystem::path& directory) {
   AtomicDirectory out(directory);
-  std::vector<std::string> resized, notes;
+  std::vector<std::string> resized, notes = std::move(extras.notes);
   nlohmann::json config = PlanConfig(job.model, job.plan, &resized);
   if (!extras.config.is_null()) config = std::move(extras.config);
   for (const std::string& key : resized)
     notes.push_back(
         fmt::format("{} of config.json has one entry per layer, and those of removed layers were taken out.", key));
   if (std::string note = NoteOfQuantisation(*job.model.weights); !note.empty()) notes.push_back(std::move(note));
-  std::vector<TensorOfParts> tensors =
-      StoredTensors(KeptWeights(*job.model.weights, job.plan, /*running_halves=*/true));
+  std::vector<TensorOfParts> tensors;
+  if (!extras.all_tensors) tensors = StoredTensors(KeptWeights(*job.model.weights, job.plan, /*running_halves=*/true));
   tensors.insert(tensors.end(), extras.tensors.begin(), extras.tensors.end());
   WriteCheckpoint(tensors, job.settings.shard_bytes, out, job.progress);
   out.Create("config.json").Write(config.dump(2) + "\n");

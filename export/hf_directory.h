@@ -20,6 +20,8 @@ std::string WhyNoHfDirectory(const Model& model, const DepthPlan& plan);
 struct HfExtras {                                          // NOLINT(bugprone-exception-escape): of the JSON library
   nlohmann::json config;                                   // null: PlanConfig's
   std::vector<TensorOfParts> tensors;                      // written after those of the blocks
+  bool all_tensors = false;                                // `tensors` has those of the blocks too
+  std::vector<std::string> notes;                          // before the others
   std::vector<std::pair<std::string, std::string>> files;  // name and content
   std::string usage;                                       // Markdown for the model card
 };

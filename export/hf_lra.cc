@@ -6,6 +6,7 @@
 #include "export/hf_directory.h"
 #include "export/hf_lra_python.h"
 #include "export/model_card.h"
+#include "models/saved_config.h"
 
 namespace shiftrt {
 
@@ -22,7 +23,8 @@ std::string WhyNoModelOfHfLra(const ModelConfig& config) {
 std::vector<std::string> WriteHfLra(const ExportJob& job, const std::filesystem::path& directory) {
   const std::vector<AdapterTensor> adapters = HfLraTensors(job.plan);
   HfExtras extras;
-  extras.config = HfLraConfig(PlanConfig(job.model, job.plan), job.plan, OriginalOf(job).removed, job.provenance);
+  extras.config = MarkedHfLra(PlanConfig(job.model, job.plan),
+                              HfLraMark(*job.model.weights, job.plan, OriginalOf(job).removed, job.provenance));
   for (const AdapterTensor& tensor : adapters) extras.tensors.push_back({tensor.name, {tensor.View()}});
   extras.files = {{"configuration_shiftrt.py", kConfigurationShiftrtPy}, {"modeling_shiftrt.py", kModelingShiftrtPy}};
   extras.usage =
@@ -40,11 +42,14 @@ const ExportFormat& HfLraFormat() {
   static const ExportFormat format = {
       .name = "hf-lra",
       .summary =
-          "the same with adapters and half blocks, for transformers with trust_remote_code and for vLLM with our "
+          "the family's own architecture with adapters, half blocks and MLPs of any width, for transformers with "
+          "trust_remote_code and for vLLM with our "
           "plugin",
       .adapters = true,
+      .normed_adapters = true,
       .own_tensors = true,
       .half_blocks = true,
+      .other_units = true,
       .opened_by = "transformers and lm-eval with trust_remote_code=True, and vLLM with the plugin in export/vllm",
       .why_no_model = WhyNoModelOfHfLra,
       .why_not = WhyNoHfDirectory,

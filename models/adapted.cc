@@ -115,7 +115,7 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   LoadOptions with_plan = IsHfLra(model.directory) ? WithHfLra(model.directory, options) : options;
   if (options.split.processes > 1)
     with_plan.split.plan = std::make_shared<const DepthPlan>(KeptBlocks(header, base.layers, file.string()));
-  with_plan.mlp_units = StoredUnits(model.directory);
+  if (std::vector<int64_t> units = StoredUnits(model.directory); !units.empty()) with_plan.mlp_units = std::move(units);
   model.weights = LoadWeights(model.directory, base, with_plan);
   CheckFingerprint(header, *model.weights, file, model.directory);
   AdaptedPlan read = ReadPlan(header, directory, *model.weights, options);

@@ -32,8 +32,9 @@ class Checkpoint {
   // True if the head is the embedding table: `config` says so and no head with other values is stored besides, or the
   // configuration follows from the tensors and both have the same values.
   virtual bool HasTiedHead(bool config) const { return config; }
-  // Throws Error for a tensor that was not taken and is not known to be harmless. `has_adapters`: as LoadOptions.
-  virtual void RefuseLeftOver(bool tied_head, bool has_adapters) const = 0;
+  // Throws Error for a tensor that was not taken and is not known to be harmless, nor left to others by
+  // `options`.
+  virtual void RefuseLeftOver(bool tied_head, const LoadOptions& options) const = 0;
   // Objects that keep the files mapped for as long as they live.
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };

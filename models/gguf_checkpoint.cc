@@ -73,7 +73,7 @@ class GgufCheckpoint final : public Checkpoint {
     return a.type == b.type && a.shape == b.shape && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes)) == 0;
   }
 
-  void RefuseLeftOver(bool tied_head, bool /*has_adapters*/) const override {
+  void RefuseLeftOver(bool tied_head, const LoadOptions& /*options*/) const override {
     for (const auto& [name, tensor] : file_->tensors())
       Check(used_.contains(name) || IsFactors(name) || (tied_head && name == kGgufHead),
             "{}: tensor {} is not one this configuration has", file_->path().string(), name);

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "models/llama_layers_reader.h"
 #include "models/part_json.h"
 #include "models/provenance.h"
 #include "models/saved_config.h"
@@ -62,21 +64,8 @@ int64_t WrittenRank(const Lra& lra) { return std::max<int64_t>(lra.rank(), 1); }
 // The tensors of adapters, by name. `files` receives the objects that keep them mapped.
 std::map<std::string, TensorView> ReadAdapterTensors(const fs::path& directory,
                                                      std::vector<std::unique_ptr<SafetensorsFile>>& files) {
-  const fs::path index = directory / "model.safetensors.index.json";
-  std::vector<std::string> names;
-  if (Exists(directory / "model.safetensors")) {
-    names.emplace_back("model.safetensors");
-  } else {
-    const Json json = ParseJson(ReadFile(index), index.string());
-    for (const auto& [tensor, shard] : json.at("weight_map").items())  // LoadWeights has checked it
-      if (std::find(names.begin(), names.end(), shard) == names.end()) names.push_back(shard);
-  }
-  std::map<std::string, TensorView> tensors;
-  for (const std::string& name : names) {
-    files.push_back(std::make_unique<SafetensorsFile>(directory / name));
-    for (const auto& [tensor, view] : files.back()->tensors())
-      if (tensor.find(kHfLraTensors) != std::string::npos) tensors[tensor] = view;
-  }
+  std::map<std::string, TensorView> tensors = HfTensors(directory, files);
+  std::erase_if(tensors, [](const auto& entry) { return entry.first.find(kHfLraTensors) == std::string::npos; });
   return tensors;
 }
 
@@ -87,8 +76,9 @@ class AdapterReader {
     tensors_ = ReadAdapterTensors(directory, files_);
   }
 
-  std::shared_ptr<const Lra> Take(const std::string& prefix, const std::string& kind, int64_t rank) {
+  std::shared_ptr<const Lra> Take(const std::string& prefix, const std::string& kind, int64_t rank, bool norm) {
     Lra lra;
+    if (norm) lra.norm = Take(prefix + "norm.weight", {hidden_});
     if (kind == "full") {
       lra.a = Transposed(Take(prefix + "linear.weight", {hidden_, hidden_}));
       lra.b = Take(prefix + "linear.bias", {hidden_});
@@ -131,6 +121,7 @@ class AdapterReader {
 struct Entry {
   std::string kind;
   int64_t rank = 0;
+  bool norm = false;               // it reads the normed stream
   std::vector<BlockPart> removed;  // the blocks and halves of the original that the adapter replaces
 };
 
@@ -201,8 +192,9 @@ std::vector<Halves> ReadHalves(const Json& list, int64_t blocks, const std::stri
   return halves;
 }
 
+// `least_rank`: the smallest that an adapter may have.
 std::map<Place, Entry> ReadEntries(const Json& adapters, int64_t blocks, const std::vector<BlockPart>& gone,
-                                   const std::string& file) {
+                                   int64_t least_rank, const std::string& file) {
   Check(adapters.is_array(), "{}: shiftrt.adapters is not a list", file);
   std::map<Place, Entry> entries;
   for (const Json& json : adapters) {
@@ -222,8 +214,11 @@ std::map<Place, Entry> ReadEntries(const Json& adapters, int64_t blocks, const s
     };
     const Place place = {number("layer", 0, blocks - 1), word("where", "before", "after") == "before",
                          number("index", 0, std::ssize(adapters) - 1)};
-    Entry entry = {word("kind", "low-rank", "full"), 0, {}};
-    if (entry.kind != "full") entry.rank = number("rank", 1, 1 << 22);
+    Entry entry = {word("kind", "low-rank", "full"), 0, false, {}};
+    if (entry.kind != "full") entry.rank = number("rank", least_rank, 1 << 22);
+    const Json norm = json.value("norm", Json(false));
+    Check(norm.is_boolean(), "{} norm is {}, expected true or false", what, Shown(norm));
+    entry.norm = norm.get<bool>();
     entry.removed = Replaced(json.value("removed", Json()), gone, what);
     Check(place.index == 0 || entries.contains({place.layer, place.before, place.index - 1}),
           "{} index {} comes before index {}", what, place.index, place.index - 1);
@@ -235,7 +230,7 @@ std::map<Place, Entry> ReadEntries(const Json& adapters, int64_t blocks, const s
 }  // namespace
 
 TensorView AdapterTensor::View() const {
-  const bool vector = name.ends_with(".bias");
+  const bool vector = name.ends_with(".bias") || name.ends_with("norm.weight");
   return {values.data(), DType::kFloat32,
           vector ? std::vector<int64_t>{values.cols()} : std::vector<int64_t>{values.rows(), values.cols()}};
 }
@@ -245,6 +240,7 @@ std::vector<AdapterTensor> HfLraTensors(const DepthPlan& plan) {
   ForEachAdapter(plan, [&](const Place& place, const AdapterStage& adapter) {
     const Lra& lra = *adapter.lra;
     const std::string prefix = place.Prefix();
+    if (lra.normed()) tensors.push_back({prefix + "norm.weight", lra.norm.Clone()});
     const int64_t hidden = lra.hidden(), rank = WrittenRank(lra);
     if (!lra.low_rank()) {
       tensors.push_back({prefix + "linear.weight", Transposed(lra.a)});
@@ -259,7 +255,8 @@ std::vector<AdapterTensor> HfLraTensors(const DepthPlan& plan) {
   return tensors;
 }
 
-Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& removed, const Provenance& provenance) {
+Json HfLraMark(const Weights& weights, const DepthPlan& plan, const std::vector<int64_t>& removed,
+               const Provenance& provenance, bool as_llama) {
   Json adapters = Json::array();
   ForEachAdapter(plan, [&](const Place& place, const AdapterStage& adapter) {
     const Lra& lra = *adapter.lra;
@@ -267,8 +264,9 @@ Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& 
                         {"where", place.where()},
                         {"index", place.index},
                         {"kind", lra.low_rank() ? "low-rank" : "full"},
-                        {"rank", WrittenRank(lra)},
+                        {"rank", as_llama ? lra.rank() : WrittenRank(lra)},
                         {"removed", adapter.parts}});
+    if (lra.normed()) adapters.back()["norm"] = true;
   });
   Json mark = {
       {"adapters", std::move(adapters)}, {"removed", removed}, {"provenance", ProvenanceJson(Essentials(provenance))}};
@@ -276,7 +274,11 @@ Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& 
   for (size_t layer = 0; layer < blocks.size(); ++layer)
     if (blocks[layer]->halves != Halves::kBoth)
       mark["half_blocks"].push_back({{"layer", layer}, {"runs", Name(blocks[layer]->halves)}});
-  return MarkedHfLra(std::move(stock), std::move(mark));
+  const auto other = [&](const BlockStage* block) { return HasOtherUnits(weights, *block); };
+  if (std::any_of(blocks.begin(), blocks.end(), other))
+    for (const BlockStage* block : blocks)
+      mark["mlp_units"].push_back(RunsMlp(block->halves) ? MlpUnits(TensorsOf(weights, *block)) : 0);
+  return mark;
 }
 
 bool IsHfLra(const fs::path& directory) {
@@ -285,39 +287,121 @@ bool IsHfLra(const fs::path& directory) {
   return IsMarkedHfLra(ParseJson(ReadFile(file, kMaxConfigBytes), file.string()));
 }
 
-LoadOptions WithHfLra(const fs::path& directory, LoadOptions options) {
-  const std::string file = (directory / "config.json").string();
-  const Json mark = ParseJson(ReadFile(file, kMaxConfigBytes), file).at("shiftrt");
-  options.has_adapters = true;
-  options.halves = ReadHalves(mark.value("half_blocks", Json()), ConfigFromJson(ReadUnmarked(file), file).layers, file);
+bool IsLlamaLayers(const fs::path& directory) {
+  const fs::path file = directory / "config.json";
+  return IsHfLra(directory) && ParseJson(ReadFile(file, kMaxConfigBytes), file.string())["shiftrt"].contains(kAsLlama);
+}
+
+namespace {
+
+// The description in the config.json of a directory.
+struct Described {  // NOLINT(bugprone-exception-escape): of the JSON library
+  std::string file;
+  Json mark;
+  ModelConfig config;            // that of the blocks
+  std::vector<Halves> halves;    // what runs of each block
+  std::vector<int64_t> units;    // the widths of the MLPs, or empty
+  std::vector<int64_t> removed;  // layers of the original
+  std::map<Place, Entry> adapters;
+  std::optional<LlamaLayersReader> llama = std::nullopt;
+
+  // The stages in order; the adapters are those that adapter(place, entry) returns.
+  template <typename Adapter>
+  DepthPlan Plan(const Adapter& adapter) const {
+    DepthPlan plan;
+    const auto take = [&](int64_t layer, bool before) {
+      for (Place place = {layer, before, 0}; adapters.contains(place); ++place.index) {
+        const Entry& entry = adapters.at(place);
+        plan.stages.push_back(AdapterStage{entry.removed, adapter(place, entry)});
+      }
+    };
+    for (int64_t layer = 0; layer < config.layers; ++layer) {
+      take(layer, true);
+      plan.stages.push_back(BlockStage{layer, halves[layer]});
+      take(layer, false);
+    }
+    return plan;
+  }
+};
+
+// The units of each block's MLP, from the list shiftrt.mlp_units, which may be missing.
+std::vector<int64_t> ReadMlpUnits(const Json& list, int64_t blocks, const std::string& file) {
+  constexpr int64_t kMostUnits = int64_t{1} << 31;
+  std::vector<int64_t> units;
+  if (list.is_null()) return units;
+  Check(list.is_array() && std::ssize(list) == blocks, "{}: shiftrt.mlp_units is no list of {} numbers", file, blocks);
+  for (const Json& one : list) {
+    Check(one.is_number_unsigned() && one.get<uint64_t>() <= static_cast<uint64_t>(kMostUnits),
+          "{}: shiftrt.mlp_units has {}, expected 0 to {}", file, Shown(one), kMostUnits);
+    units.push_back(one.get<int64_t>());
+  }
+  return units;
+}
+
+Described Describe(const fs::path& directory) {
+  Described out;
+  out.file = (directory / "config.json").string();
+  const Json json = ParseJson(ReadFile(out.file, kMaxConfigBytes), out.file);
+  out.mark = json.at("shiftrt");
+  out.config = ConfigFromJson(ReadUnmarked(out.file), out.file);
+  const int64_t blocks = out.config.layers;
+  const bool as_llama = out.mark.contains(kAsLlama);
+  out.halves = ReadHalves(out.mark.value("half_blocks", Json()), blocks, out.file);
+  out.units = ReadMlpUnits(out.mark.value("mlp_units", Json()), blocks, out.file);
+  out.removed = Layers(out.mark.value("removed", Json()), INT32_MAX, out.file + ": shiftrt.removed");
+  out.adapters = ReadEntries(out.mark.value("adapters", Json()), blocks, RemovedParts(out.removed, out.halves),
+                             as_llama ? 0 : 1, out.file);
+  if (!as_llama) return out;
+  const DepthPlan stages = out.Plan([](const Place&, const Entry&) { return std::shared_ptr<const Lra>(); });
+  out.llama.emplace(directory, LlamaLayersOf(stages), out.config, ConfigFromJson(json, out.file));
+  return out;
+}
+
+LoadOptions OptionsOf(const Described& described, LoadOptions options) {
+  options.has_adapters = !described.llama;
+  options.halves = described.halves;
+  options.mlp_units = described.units;
+  if (described.llama) described.llama->AddTo(options);
   return options;
 }
 
+}  // namespace
+
+LoadOptions WithHfLra(const fs::path& directory, LoadOptions options) {
+  return OptionsOf(Describe(directory), std::move(options));
+}
+
 Model OpenHfLra(const fs::path& directory, const LoadOptions& options) {
-  const std::string file = (directory / "config.json").string();
-  const Json mark = ParseJson(ReadFile(file, kMaxConfigBytes), file).at("shiftrt");
-  const ModelConfig config = ConfigFromJson(ReadUnmarked(file), file);
-  const LoadOptions with_adapters = WithHfLra(directory, options);
+  Described described = Describe(directory);
+  const ModelConfig& config = described.config;
   Model model;
   model.directory = directory;
-  model.weights = LoadWeights(directory, config, with_adapters);
-  model.removed = Layers(mark.value("removed", Json()), INT32_MAX, file + ": shiftrt.removed");
-  model.provenance = ReadProvenance(mark.value("provenance", Json()));
-  std::map<Place, Entry> entries = ReadEntries(mark.value("adapters", Json()), config.layers,
-                                               RemovedParts(model.removed, with_adapters.halves), file);
-  AdapterReader reader(directory, config.hidden);
-  const auto take = [&](int64_t layer, bool before) {
-    for (Place place = {layer, before, 0}; entries.contains(place); ++place.index) {
-      const Entry& entry = entries[place];
-      model.plan.stages.push_back(AdapterStage{entry.removed, reader.Take(place.Prefix(), entry.kind, entry.rank)});
-    }
-  };
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    take(layer, true);
-    model.plan.stages.push_back(BlockStage{layer, with_adapters.halves[layer]});
-    take(layer, false);
+  model.weights = LoadWeights(directory, config, OptionsOf(described, options));
+  model.removed = described.removed;
+  model.provenance = ReadProvenance(described.mark.value("provenance", Json()));
+  if (described.llama) {
+    LlamaLayersReader& llama = *described.llama;
+    llama.CheckEmptyPlaces();
+    int64_t adapters = 0;
+    model.plan = described.Plan([&](const Place&, const Entry& entry) {
+      return llama.Adapter(adapters++, entry.kind == "full", entry.rank, entry.norm);
+    });
+    // A part of a model keeps the units that the files have, because it has not all tensors.
+    const bool whole = options.split.processes == 1 && !options.outline;
+    for (Stage& stage : model.plan.stages)
+      stage = stage.Visit(
+          [&](const BlockStage& block) -> Stage {
+            const int64_t units = described.units.empty() ? config.intermediate : described.units[block.layer];
+            return whole ? llama.WithUnits(model.weights, block, units) : block;
+          },
+          [](const AdapterStage& adapter) -> Stage { return adapter; });
+  } else {
+    AdapterReader reader(directory, config.hidden);
+    model.plan = described.Plan([&](const Place& place, const Entry& entry) {
+      return reader.Take(place.Prefix(), entry.kind, entry.rank, entry.norm);
+    });
+    reader.RefuseLeftOver();
   }
-  reader.RefuseLeftOver();
   model.renumbered = !model.plan.Adapters().empty();
   return model;
 }

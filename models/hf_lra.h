@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Directories of the format hf-lra: a Hugging Face checkpoint of the kept blocks, with the adapters as tensors of its
 // layers. A block of which one half runs has the tensors of that half alone. `shiftrt export --format hf-lra` writes
-// them, transformers runs them with the Python files that lie in them, and they are models for shiftrt too.
+// them, transformers runs them with the Python files that lie in them, and they are models for shiftrt too. So are
+// directories that hold the same as a Llama (models/llama_layers.h).
 // docs/export.md describes the format; export/hf_lra/*.py read it as well.
 #pragma once
 
@@ -28,14 +29,17 @@ struct AdapterTensor {
 // are zero.
 std::vector<AdapterTensor> HfLraTensors(const DepthPlan& plan);
 
-// The config.json of a directory of this format, made from `stock`, a config.json for the blocks of the plan.
-// `removed`: the layers of the original model that the plan lacks. Of `provenance` the
-// essentials are kept.
-nlohmann::json HfLraConfig(nlohmann::json stock, const DepthPlan& plan, const std::vector<int64_t>& removed,
-                           const Provenance& provenance);
+// The mark that MarkedHfLra() and MarkedAsLlama() (models/saved_config.h) write into the config.json of such a
+// directory: a description of a plan over `weights`. `removed`: the layers of the original model that the plan lacks.
+// Of `provenance` the essentials are kept. `as_llama`: for MarkedAsLlama().
+nlohmann::json HfLraMark(const Weights& weights, const DepthPlan& plan, const std::vector<int64_t>& removed,
+                         const Provenance& provenance, bool as_llama = false);
 
 // True if the config.json names this format. Throws Error for invalid JSON.
 bool IsHfLra(const std::filesystem::path& directory);
+
+// True if it does and the layers are those of a Llama (models/llama_layers.h), whose numbers are not those of blocks.
+bool IsLlamaLayers(const std::filesystem::path& directory);
 
 // `options`, and that the tensors of adapters and of blocks of which one half runs are as the config.json says. Throws
 // Error for what is malformed there.

@@ -83,9 +83,9 @@ class SafetensorsCheckpoint final : public Checkpoint {
     return a.type == b.type && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes);
   }
 
-  void RefuseLeftOver(bool tied_head, bool has_adapters) const override {
+  void RefuseLeftOver(bool tied_head, const LoadOptions& options) const override {
     for (const auto& [name, tensor] : tensors_) {
-      if (has_adapters && name.find(kHfLraTensors) != name.npos) continue;
+      if ((options.has_adapters && name.find(kHfLraTensors) != name.npos) || options.others.contains(name)) continue;
       if (used_.contains(name) || Ignorable(name) || (tied_head && name == "lm_head.weight")) continue;
       if (quantisation_.any() && IsOfActivations(name)) continue;
       Fail("{}: tensor {} is not one this configuration has", directory_.string(), name);

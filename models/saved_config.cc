@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kMark = "shiftrt";  // the key, and the model type
 constexpr const char* kArchitecture = "ShiftrtForCausalLM";
-constexpr int kHfLraFormat = 1, kHfLraHalves = 2;  // the second has half blocks
+// The second has half blocks; the third also norms of adapters, and MLPs of several widths.
+constexpr int kHfLraFormat = 1, kHfLraHalves = 2, kHfLraNorms = 3;
 
 // The settings that say which layers have an MLP in place of a mixture of experts.
 constexpr const char *kDenseLayers = "mlp_only_layers", *kSparseStep = "decoder_sparse_step";
@@ -50,6 +51,33 @@ Json OfLayers(const Json& list, const std::vector<int64_t>& kept) {
   for (const int64_t layer : kept)
     if (layer < std::ssize(list)) of_kept.push_back(list[layer]);
   return of_kept;
+}
+
+// Adds to a mark the number of its format, and the family of `config`.
+Json OfFamily(Json mark, const Json& config) {
+  const Json adapters = mark.value("adapters", Json::array());
+  const bool norms =
+      std::any_of(adapters.begin(), adapters.end(), [](const Json& one) { return one.contains("norm"); });
+  mark["format"] = norms || mark.contains("mlp_units") || mark.contains(kAsLlama) ? kHfLraNorms
+                   : mark.contains("half_blocks")                                 ? kHfLraHalves
+                                                                                  : kHfLraFormat;
+  mark["base_architecture"] = config.at("architectures").at(0);
+  const Json type = config.value("model_type", Json());
+  Check(type.is_string(), "config.json: model_type is {}, and transformers needs its name there", Shown(type));
+  mark["base_model_type"] = type;
+  return mark;
+}
+
+// Gives the config of a Llama the entries that the blocks' own config has: `as_llama` of its mark.
+void TakeBack(const Json& as_llama, const std::string& file, Json& config) {
+  Check(as_llama.is_object() && as_llama.value("replaced", Json()).is_object() &&
+            as_llama.value("added", Json()).is_array(),
+        "{}: {}.{} is {}, expected an object with replaced and added", file, kMark, kAsLlama, Shown(as_llama));
+  for (const Json& key : as_llama["added"]) {
+    Check(key.is_string(), "{}: {}.{}.added has {}, expected keys", file, kMark, kAsLlama, Shown(key));
+    config.erase(key.get<std::string>());
+  }
+  for (const auto& [key, value] : as_llama["replaced"].items()) config[key] = value;
 }
 
 }  // namespace
@@ -92,13 +120,19 @@ Json Marked(Json config) {
   return config;
 }
 
+Json MarkedAsLlama(const Json& config, Json llama, Json mark) {
+  Json replaced = Json::object(), added = Json::array();
+  for (const auto& [key, value] : config.items())
+    if (!llama.contains(key) || llama[key] != value) replaced[key] = value;
+  for (const auto& [key, value] : llama.items())
+    if (!config.contains(key)) added.push_back(key);
+  mark[kAsLlama] = {{"replaced", std::move(replaced)}, {"added", std::move(added)}};
+  llama[kMark] = OfFamily(std::move(mark), config);
+  return llama;
+}
+
 Json MarkedHfLra(Json config, Json mark) {
-  mark["format"] = mark.contains("half_blocks") ? kHfLraHalves : kHfLraFormat;
-  mark["base_architecture"] = config.at("architectures").at(0);
-  const Json type = config.value("model_type", Json());
-  Check(type.is_string(), "config.json: model_type is {}, and transformers needs its name there", Shown(type));
-  mark["base_model_type"] = type;
-  config[kMark] = std::move(mark);
+  config[kMark] = OfFamily(std::move(mark), config);
   config["architectures"] = Json::array({kArchitecture});
   config["model_type"] = kMark;
   config["auto_map"] = {{"AutoConfig", "configuration_shiftrt.ShiftrtConfig"},
@@ -117,10 +151,12 @@ Json ReadUnmarked(const std::filesystem::path& file) {
   if (!config.contains(kMark)) return TextConfig(config, file.string());
   Json stock = config[kMark];
   if (IsMarkedHfLra(config)) {
-    Check(stock["format"] == kHfLraFormat || stock["format"] == kHfLraHalves, "{}: {}.format is {}, expected {} or {}",
-          file.string(), kMark, Shown(stock["format"]), kHfLraFormat, kHfLraHalves);
-    Check(stock["format"] == kHfLraHalves || !stock.contains("half_blocks"),
+    Check(stock["format"] == kHfLraFormat || stock["format"] == kHfLraHalves || stock["format"] == kHfLraNorms,
+          "{}: {}.format is {}, expected {} to {}", file.string(), kMark, Shown(stock["format"]), kHfLraFormat,
+          kHfLraNorms);
+    Check(stock["format"] != kHfLraFormat || !stock.contains("half_blocks"),
           "{}: {}.half_blocks is there, which format {} does not have", file.string(), kMark, kHfLraFormat);
+    if (stock.contains(kAsLlama)) TakeBack(stock[kAsLlama], file.string(), config);
     stock = {{"architectures", Json::array({stock.value("base_architecture", Json())})},
              {"model_type", stock.value("base_model_type", Json())}};
     config.erase("auto_map");

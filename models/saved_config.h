@@ -27,10 +27,16 @@ nlohmann::json Marked(nlohmann::json config);
 // Marks the config of a directory of the format hf-lra (models/hf_lra.h), which transformers opens with the Python
 // files in it. `mark`: further entries besides the format and the base architecture.
 nlohmann::json MarkedHfLra(nlohmann::json config, nlohmann::json mark);
+// Marks `llama`, the config of a Llama whose layers are a plan of blocks (models/llama_layers.h), so that other
+// programs open it as that Llama. `config` is that of the blocks; the mark keeps the entries in which it differs.
+nlohmann::json MarkedAsLlama(const nlohmann::json& config, nlohmann::json llama, nlohmann::json mark);
+// True for a config of either of the two.
 bool IsMarkedHfLra(const nlohmann::json& config);
+// The entry of the mark that a Llama has.
+inline constexpr const char* kAsLlama = "as_llama";
 
 // Reads a config.json and removes the mark; of a model of text and images, the text model's. Throws Error for invalid
-// JSON and for a mark that Marked() or MarkedHfLra() would not make.
+// JSON and for a mark that none of the functions above makes.
 nlohmann::json ReadUnmarked(const std::filesystem::path& file);
 
 }  // namespace shiftrt

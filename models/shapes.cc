@@ -31,7 +31,7 @@ class DeclaredCheckpoint final : public Checkpoint {
   }
   std::string BlockPrefix(int64_t layer) const override { return fmt::format("model.layers.{}.", layer); }
   FileTensor Take(const std::string&, const std::vector<int64_t>& shape) override { return {nullptr, type_, shape}; }
-  void RefuseLeftOver(bool, bool) const override {}
+  void RefuseLeftOver(bool, const LoadOptions&) const override {}
   std::vector<std::shared_ptr<const void>> Storage() const override { return {}; }
 
  private:

@@ -241,7 +241,8 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
         ConfigOfBlock(config, layer, said_units ? options.mlp_units[layer] : checkpoint->MlpUnitsOf(layer));
     for (const CheckpointTensor& tensor : checkpoint->BlockTensors(of_block)) {
       if (!Reads(halves, *tensor.parts.front())) continue;
-      const std::string name = checkpoint->BlockPrefix(layer) + tensor.name;
+      const bool named = layer < std::ssize(options.file_layers);
+      const std::string name = checkpoint->BlockPrefix(named ? options.file_layers[layer] : layer) + tensor.name;
       const FileTensor stored = AsMatrix(checkpoint->Take(name, tensor.shape), tensor);
       Split(load(name, stored, mine.Has(layer)), tensor, of_block, block, *weights);
     }
@@ -250,7 +251,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   if (config.block.norm_bias) weights->final_norm_bias = take("model.norm.bias", {config.hidden}, mine.last);
   weights->head =
       config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden}, mine.last);
-  checkpoint->RefuseLeftOver(config.tied_head, options.has_adapters);
+  checkpoint->RefuseLeftOver(config.tied_head, options);
   progress.End();
   return weights;
 }

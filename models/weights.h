@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -147,8 +148,12 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const Mod
 
 struct LoadOptions {
   WeightType dtype = WeightType::kAsStored;
-  bool check_finite = false;     // look at every weight for NaN and infinity
-  bool has_adapters = false;     // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
+  bool check_finite = false;  // look at every weight for NaN and infinity
+  bool has_adapters = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
+  // Further tensors of the checkpoint that others read.
+  std::set<std::string, std::less<>> others = {};
+  // The number that each block has in the names of the checkpoint's tensors: models/llama_layers.h. Empty: its own.
+  std::vector<int64_t> file_layers = {};
   bool merge_lora = true;        // false: a saved model is opened without its LoRA factors
   Progress* progress = nullptr;  // told of every tensor; null: nobody
   SplitPlace split = {};         // the part of the model to load

@@ -38,19 +38,20 @@ void CheckHalves(const PruneSpec& prune, const std::string& format) {
 // trained one where the model was trained.
 void CheckAdapters(const LanguageModel& model, const ExportCommand& command) {
   const ExportFormatName format = FormatOf({command.settings.format, ""});
-  if (format.adapters || format.normed_adapters || !format.own_tensors || model.Adapters() == 0 ||
-      model.HalfBlocks() > 0)
-    return;
+  if (format.adapters || !format.own_tensors || model.Adapters() == 0 || model.HalfBlocks() > 0) return;
+  std::string why;
+  for (const ExportChoice& choice : ExportChoices(model))
+    if (choice.format.name == format.name) why = choice.why_not;
+  if (why.empty()) return;
   std::vector<std::string> others;
   for (const ExportFormatName& one : ExportFormatNames())
     if (one.adapters) others.push_back(one.name);
   const bool trained = model.MadeBy() != nullptr && model.MadeBy()->finetune;
   throw UsageError(fmt::format(
-      "--format {0}: {1} has {2} adapter{3}, which {0} has no place for. `shiftrt run --{4}{5}` makes a model without "
-      "adapters{6}; --format {7} takes adapters",
-      format.name, command.common.model, model.Adapters(), model.Adapters() == 1 ? "" : "s", format.holds,
-      trained ? " --recover 15min" : "", trained ? ", trained as this one is" : " (trained: add --recover 15min)",
-      fmt::join(others, " or ")));
+      "--format {} cannot hold {}: {}. `shiftrt run --{}{}` makes a model without adapters{}; --format {} takes "
+      "adapters",
+      format.name, command.common.model, why, format.holds, trained ? " --recover 15min" : "",
+      trained ? ", trained as this one is" : " (trained: add --recover 15min)", fmt::join(others, " or ")));
 }
 
 // The model without what is to be pruned. Calibration text is opened only if the criterion reads it.

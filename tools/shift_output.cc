@@ -21,7 +21,8 @@ void PrintExportsOfHalves(const std::vector<BlockPart>& removed) {
   std::vector<std::string> names;
   for (const ExportFormatName& format : ExportFormatNames())
     if (format.half_blocks) names.push_back(format.name);
-  fmt::print("half blocks are exported as {} alone (gguf: Llama, Mistral and Qwen 2)\n", fmt::join(names, " or "));
+  fmt::print("half blocks are exported as {} alone (hf and gguf: Llama, Mistral and Qwen 2)\n",
+             fmt::join(names, " or "));
 }
 
 void PrintSelection(const Selection& selection, int64_t layers) {

@@ -2,11 +2,11 @@
 """The configuration of a model with linear residual adapters, as `shiftrt export --format hf-lra` writes it.
 
 It is the configuration of the base family (Llama, Qwen, ...) with one more entry, `shiftrt`: the format of that entry,
-the family, the list of adapters, and the blocks of which only the attention or only the MLP runs.
+the family, the list of adapters, the blocks of which only the attention or only the MLP runs, and the widths of MLPs.
 """
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-FORMATS = (1, 2)  # format 2 added half blocks
+FORMATS = (1, 2, 3)  # format 2 added half blocks; 3 norms of adapters, and MLPs of several widths
 
 # Model type of the family -> its class in transformers. The list is what the exports were tested with.
 FAMILIES = {
@@ -45,7 +45,8 @@ FAMILIES = {
 class ShiftrtConfig(PretrainedConfig):
     """`shiftrt` is a dict: `format`, `base_model_type`, `base_architecture`, and `adapters`, a list of
     {"layer": k, "where": "after" | "before", "index": j, "kind": "low-rank" | "full", "rank": r}. Format 2 also has
-    `half_blocks`, a list of {"layer": k, "runs": "attention" | "mlp"}.
+    `half_blocks`, a list of {"layer": k, "runs": "attention" | "mlp"}. In format 3 an adapter may have `"norm": true`, and
+    `mlp_units` is a list with the width of each layer's MLP.
 
     All other arguments are those of the family's configuration class, whose defaults and conversions apply.
     """
@@ -59,7 +60,9 @@ class ShiftrtConfig(PretrainedConfig):
         kwargs.pop("model_type", None)
         family = CONFIG_MAPPING[check_family(shiftrt)](**kwargs)
         self.__dict__.update(family.__dict__)
-        self.shiftrt = check_half_blocks(check_adapters(shiftrt, self.num_hidden_layers), self.num_hidden_layers)
+        for check in (check_adapters, check_half_blocks, check_mlp_units):
+            check(shiftrt, self.num_hidden_layers)
+        self.shiftrt = shiftrt
 
     def to_diff_dict(self):
         """The contents of config.json: the entries in which the family's own configuration differs from its defaults."""
@@ -76,10 +79,15 @@ class ShiftrtConfig(PretrainedConfig):
         """The layers of which one half runs alone, each with that half: "attention" or "mlp"."""
         return {block["layer"]: block["runs"] for block in self.shiftrt.get("half_blocks", [])}
 
+    def mlp_units(self):
+        """The layers whose MLP has another width than intermediate_size, each with that width."""
+        units = self.shiftrt.get("mlp_units", [])
+        return {layer: width for layer, width in enumerate(units) if width not in (0, self.intermediate_size)}
+
 
 def check_family(shiftrt):
     if shiftrt.get("format") not in FORMATS:
-        raise ValueError(f"config.json: shiftrt.format is {shiftrt.get('format')!r}, but these files read formats 1 and 2. "
+        raise ValueError(f"config.json: shiftrt.format is {shiftrt.get('format')!r}, but these files read formats 1 to 3. "
                          "Take configuration_shiftrt.py and modeling_shiftrt.py from the version of shiftrt that wrote the model.")
     family = shiftrt.get("base_model_type")
     if family not in FAMILIES:
@@ -104,11 +112,12 @@ def check_adapters(shiftrt, layers):
             raise ValueError(f"{place} has kind = {kind!r}; known are 'low-rank' and 'full'.")
         if kind == "low-rank" and not (isinstance(rank, int) and rank > 0):
             raise ValueError(f"{place} has rank = {rank!r}; a low-rank adapter needs a positive one.")
+        if not isinstance(adapter.get("norm", False), bool) or (adapter.get("norm") and shiftrt["format"] < 3):
+            raise ValueError(f"{place} has norm = {adapter['norm']!r}; known are false and, since format 3, true.")
         seen.setdefault((layer, where), []).append(index)
     for (layer, where), indices in seen.items():
         if sorted(indices) != list(range(len(indices))):
             raise ValueError(f"config.json: the adapters {where} layer {layer} have the indices {indices}, not 0, 1, ...")
-    return shiftrt
 
 
 def check_half_blocks(shiftrt, layers):
@@ -125,4 +134,9 @@ def check_half_blocks(shiftrt, layers):
         if layer in seen:
             raise ValueError(f"{place} is listed twice.")
         seen.add(layer)
-    return shiftrt
+
+
+def check_mlp_units(shiftrt, layers):
+    units = shiftrt.get("mlp_units", [])
+    if units and (shiftrt["format"] < 3 or len(units) != layers or not all(isinstance(u, int) and u >= 0 for u in units)):
+        raise ValueError(f"config.json: mlp_units is {units}, expected in format 3 the widths of the MLPs of {layers} layers.")

@@ -4,10 +4,12 @@
     AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True)
 
 The model is the base family's own class (LlamaForCausalLM, ...). It differs in two things. Adapters, which stand where
-blocks were removed, run before or after the block of a layer: an adapter adds an affine map of the hidden states to the
-hidden states. And a block may lack its attention or its MLP.
+blocks were removed, run before or after the block of a layer: an adapter adds an affine map of the hidden states, or of
+their norm, to the hidden states. And a block may lack its attention or its MLP, or have an MLP of another width.
 """
+import copy
 import functools
+import inspect
 
 import torch
 import transformers
@@ -18,33 +20,41 @@ from .configuration_shiftrt import FAMILIES, ShiftrtConfig
 
 
 class LowRankAdapter(nn.Module):
-    """h + up(down(h)); h has the shape (..., hidden)."""
+    """h + up(down(norm(h))), or without the norm; h has the shape (..., hidden)."""
 
-    def __init__(self, hidden, rank):
+    def __init__(self, hidden, rank, norm=None):
         super().__init__()
+        self.norm = norm
         self.down = nn.Linear(hidden, rank, bias=False)
         self.up = nn.Linear(rank, hidden)
 
     def forward(self, hidden_states):
-        return hidden_states + self.up(self.down(hidden_states))
+        return hidden_states + self.up(self.down(hidden_states if self.norm is None else self.norm(hidden_states)))
 
 
 class FullAdapter(nn.Module):
-    """h + linear(h); h has the shape (..., hidden)."""
+    """h + linear(norm(h)), or without the norm; h has the shape (..., hidden)."""
 
-    def __init__(self, hidden):
+    def __init__(self, hidden, norm=None):
         super().__init__()
+        self.norm = norm
         self.linear = nn.Linear(hidden, hidden)
 
     def forward(self, hidden_states):
-        return hidden_states + self.linear(hidden_states)
+        return hidden_states + self.linear(hidden_states if self.norm is None else self.norm(hidden_states))
 
 
-def make_adapters(config, layer, where):
-    return nn.Sequential(*(
-        FullAdapter(config.hidden_size) if adapter["kind"] == "full" else LowRankAdapter(config.hidden_size, adapter["rank"])
-        for adapter in config.adapters(layer, where)
-    ))
+def make_adapters(config, layer, where, norm):
+    """`norm`: a norm such as those of the adapters, which get copies of it."""
+    def make(adapter):
+        own = copy.deepcopy(norm) if adapter.get("norm") else None
+        if getattr(own, "bias", None) is not None:  # an adapter's norm has a gain alone
+            own.bias = None
+        if adapter["kind"] == "full":
+            return FullAdapter(config.hidden_size, own)
+        return LowRankAdapter(config.hidden_size, adapter["rank"], own)
+
+    return nn.Sequential(*map(make, config.adapters(layer, where)))
 
 
 class NoAttention(nn.Module):
@@ -80,6 +90,14 @@ class NoMlp(nn.Module):
         return torch.zeros_like(hidden_states)
 
 
+def of_width(mlp, config, units):
+    """An MLP of another width."""
+    config = copy.copy(config)
+    config.intermediate_size = units
+    takes_width = "intermediate_size" in inspect.signature(type(mlp).__init__).parameters
+    return type(mlp)(config, units) if takes_width else type(mlp)(config)
+
+
 def leave_one_half(layer, runs, layer_idx):
     """Takes the attention or the MLP out of a layer, with its norms. `runs` names the half that stays."""
     # With a norm after each half, post_attention_layernorm belongs to the attention, unless that has another name.
@@ -107,8 +125,9 @@ def adapted_layer(layer_class):
     class AdaptedLayer(layer_class):
         def __init__(self, config, layer_idx):
             super().__init__(config, layer_idx)
-            self.adapters_before = make_adapters(config, layer_idx, "before")
-            self.adapters_after = make_adapters(config, layer_idx, "after")
+            norm = next(child for name, child in self.named_children() if "norm" in name)
+            self.adapters_before = make_adapters(config, layer_idx, "before", norm)
+            self.adapters_after = make_adapters(config, layer_idx, "after", norm)
 
         def forward(self, hidden_states, *args, **kwargs):
             output = super().forward(self.adapters_before(hidden_states), *args, **kwargs)
@@ -143,6 +162,8 @@ class ShiftrtForCausalLM(PreTrainedModel, GenerationMixin):
         layers = self.model.layers
         for index in sorted({adapter["layer"] for adapter in config.shiftrt["adapters"]}):
             layers[index] = adapted_layer(type(layers[index]))(config, index)
+        for index, units in config.mlp_units().items():
+            layers[index].mlp = of_width(layers[index].mlp, config, units)
         for index, runs in config.half_blocks().items():
             leave_one_half(layers[index], runs, index)
         self.post_init()

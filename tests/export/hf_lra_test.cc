@@ -7,6 +7,7 @@
 #include "tests/export/fixture.h"
 #include "tests/file_size_limit.h"
 #include "tests/models/checkpoint_files.h"
+#include "tests/models/mlp_units.h"
 
 namespace shiftrt {
 namespace {
@@ -242,6 +243,32 @@ TEST_F(HfLra, HalfBlocksOfEveryFamilyComeBackBitForBit) {
   }
 }
 
+// Adapters on the normed stream, and MLPs of other widths.
+TEST_F(HfLra, NormsOfAdaptersAndWidthsComeBackBitForBit) {
+  for (const char* name :
+       {"llama2", "llama_bias", "mistral_window", "qwen2_tied", "qwen3", "phi3", "gemma2", "starcoder2"}) {
+    SCOPED_TRACE(name);
+    const Model model = Golden(name, DType::kBFloat16);
+    if (model.weights->config.layers < 3) continue;
+    DepthPlan plan = Pruned(model, {1});
+    for (const int64_t rank : {4, -1}) {
+      const auto plain = Adapter(model, rank, 1);
+      Lra lra{plain->a.Clone(), plain->p.Clone(), plain->q.Clone(), plain->b.Clone(),
+              RandomMatrix(1, model.weights->config.hidden, 4)};
+      plan.stages.insert(plan.stages.begin() + 1, AdapterStage{{1}, std::make_shared<const Lra>(std::move(lra))});
+    }
+    if (model.weights->config.block.gated) plan.stages[0] = WithUnits(*model.weights, BlockStage{0}, 64);
+    Write("hf-lra", model, plan);
+    const Json mark = ReadJson("config.json")["shiftrt"];
+    EXPECT_EQ(mark["format"], 3);
+    EXPECT_EQ(mark["adapters"][0]["norm"], true);
+    const Model opened = OpenModel(out_.string());
+    ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+    EXPECT_EQ(opened.plan.Parameters(*opened.weights), plan.Parameters(*model.weights));
+    fs::remove_all(out_);
+  }
+}
+
 // Such a directory has no more than runs: nothing else can be asked of it.
 TEST_F(HfLra, AHalfThatIsNotThereCannotRun) {
   const Model model = FiveLayers();
@@ -256,14 +283,11 @@ TEST_F(HfLra, AHalfThatIsNotThereCannotRun) {
 
 TEST_F(HfLra, OtherFormatsRefuseHalfBlocksAndNameThisOne) {
   const Model model = FiveLayers();
-  for (const char* format : {"hf", "mergekit"}) {
-    const std::string what = WriteRefusal(format, model, {{BlockStage{0}, BlockStage{1, Halves::kMlp}}});
-    EXPECT_NE(what.find(fmt::format("of block 1 only the mlp runs, which {} has no place for. Formats that can: hf-lra",
-                                    format)),
-              std::string::npos)
-        << what;
-    EXPECT_FALSE(fs::exists(out_));
-  }
+  const std::string what = WriteRefusal("mergekit", model, {{BlockStage{0}, BlockStage{1, Halves::kMlp}}});
+  EXPECT_NE(what.find("of block 1 only the mlp runs, which mergekit has no place for. Formats that can: hf, hf-lra"),
+            std::string::npos)
+      << what;
+  EXPECT_FALSE(fs::exists(out_));
 }
 
 TEST_F(HfLra, TheRefusalOfHfNamesIt) {
@@ -288,7 +312,7 @@ TEST_F(HfLra, SpoiltConfigsAreRefused) {
     config[Json::json_pointer(pointer)] = value;
     ExpectRefused(config, word);
   };
-  refused("/shiftrt/format", 3, "format is 3");
+  refused("/shiftrt/format", 4, "format is 4");
   refused("/shiftrt/half_blocks", Json::array(), "which format 1 does not have");
   const auto half_refused = [&](const Json& half_blocks, const std::string& word) {
     Json config = good;

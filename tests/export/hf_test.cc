@@ -226,8 +226,8 @@ TEST_F(Hf, WhatItCannotHoldIsRefusedByName) {
     EXPECT_NE(what.find(word), std::string::npos) << what;
     EXPECT_FALSE(fs::exists(out_));
   };
-  refused({{BlockStage{0}, AdapterStage{{1}, Adapter(model, 2, 1)}}}, "1 adapter, the first for layer 1");
-  refused({{BlockStage{0, Halves::kAttention}, BlockStage{1}}}, "of block 0 only the attention runs");
+  refused({{BlockStage{0}, AdapterStage{{1}, Adapter(model, 2, 1)}}},
+          "its adapter for layer 1 reads the stream itself");
   refused({}, "no blocks");
   auto own = std::make_shared<BlockWeights>(model.weights->blocks[1]);
   own->down_bias = own->input_norm;

@@ -17,6 +17,8 @@ PLANS = {
     "low-rank": ["--prune", "layers=0,3,4", "--correction", "lra", "--lra", "8"],
     "halves": ["--prune", "layers=0.attn,2.mlp-3,5.attn", "--correction", "lra", "--lra", "8"],
     "full": ["--prune", "layers=3,4,6", "--lra", "full", "--merge", "full"],
+    "portable": ["--prune", "layers=3,4,6", "--recipe", "portable"],
+    "halves-alone": ["--prune", "layers=0.attn,2.mlp-3,5.attn", "--correction", "none"],
 }
 
 

@@ -2,6 +2,7 @@
 """Random models with adapters and half blocks in a directory such as `shiftrt export --format hf-lra` writes, each with an
 oracle: the family's stock model with all halves, where hooks apply the formula of the adapters between its layers, and set to
 zero what a half that is left out would add."""
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -53,16 +54,27 @@ def random_adapter(adapter):
     shapes = {"linear.weight": (HIDDEN, HIDDEN), "linear.bias": (HIDDEN,)}
     if adapter["kind"] == "low-rank":
         shapes = {"down.weight": (adapter["rank"], HIDDEN), "up.weight": (HIDDEN, adapter["rank"]), "up.bias": (HIDDEN,)}
-    return {name: torch.randn(shape) / 8 for name, shape in shapes.items()}
+    tensors = {name: torch.randn(shape) / 8 for name, shape in shapes.items()}
+    return tensors | ({"norm.weight": 1 + torch.randn(HIDDEN) / 8} if adapter.get("norm") else {})
 
 
-def apply(tensors, stream):
+def apply(tensors, stream, norm=None):
     h = stream.float()
+    x = h if norm is None else norm(h)
     if "linear.weight" in tensors:
-        update = h @ tensors["linear.weight"].T + tensors["linear.bias"]
+        update = x @ tensors["linear.weight"].T + tensors["linear.bias"]
     else:
-        update = h @ tensors["down.weight"].T @ tensors["up.weight"].T + tensors["up.bias"]
+        update = x @ tensors["down.weight"].T @ tensors["up.weight"].T + tensors["up.bias"]
     return (h + update).to(stream.dtype)
+
+
+def norm_of(layer, values):
+    """The norm of an adapter, which is of the kind that the layer has; or none."""
+    if "norm.weight" not in values:
+        return None
+    norm = copy.deepcopy(next(child for name, child in layer.named_children() if "norm" in name))
+    norm.weight.data = values["norm.weight"].clone()
+    return norm
 
 
 def half_of(tensor, family):
@@ -93,7 +105,7 @@ def without_update(layer, runs, family):
 class RandomExport:
     """A directory as the program writes it, and the oracle."""
 
-    def __init__(self, directory, family, half_blocks=()):
+    def __init__(self, directory, family, half_blocks=(), norms=False):
         self.directory, self.family, self.half_blocks = directory, family, list(half_blocks)
         torch.manual_seed(7)
         entries = {**SHAPE, **SPECIAL.get(family, {})}
@@ -103,15 +115,18 @@ class RandomExport:
         self.options = {"attn_implementation": "eager"} if family in ("gemma2", "vaultgemma") else {}
         stock = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **entries), **self.options).eval()
         assert type(stock).__name__ == ARCHITECTURES[family]
-        adapters = [(adapter, random_adapter(adapter)) for adapter in ADAPTERS]
+        adapters = [(adapter | ({"norm": True} if norms and adapter["index"] == 0 else {})) for adapter in ADAPTERS]
+        adapters = [(adapter, random_adapter(adapter)) for adapter in adapters]
         config = json.loads(stock.config.to_json_string())
         config |= {"model_type": "shiftrt", "architectures": ["ShiftrtForCausalLM"],
                    "auto_map": {"AutoConfig": "configuration_shiftrt.ShiftrtConfig",
                                 "AutoModelForCausalLM": "modeling_shiftrt.ShiftrtForCausalLM"},
                    "shiftrt": {"format": 1, "base_model_type": family, "base_architecture": ARCHITECTURES[family],
-                               "adapters": ADAPTERS}}
+                               "adapters": [adapter for adapter, _ in adapters]}}
         if half_blocks:
             config["shiftrt"] |= {"format": 2, "half_blocks": self.half_blocks}
+        if norms:
+            config["shiftrt"]["format"] = 3
         (directory / "config.json").write_text(json.dumps(config))
         tensors = {k: v for k, v in stock.state_dict().items() if k != "lm_head.weight" or not stock.config.tie_word_embeddings}
         for block in self.half_blocks:
@@ -127,11 +142,12 @@ class RandomExport:
             shutil.copy(FILES / name, directory)
         for adapter, values in adapters:
             layer = stock.model.layers[adapter["layer"]]
+            norm = norm_of(layer, values)
             if adapter["where"] == "before":
-                layer.register_forward_pre_hook(lambda _, args, values=values: (apply(values, args[0]), *args[1:]))
+                layer.register_forward_pre_hook(lambda _, args, v=values, n=norm: (apply(v, args[0], n), *args[1:]))
             else:
-                layer.register_forward_hook(lambda _, args, out, values=values: (apply(values, out[0]), *out[1:])
-                                            if isinstance(out, tuple) else apply(values, out))
+                layer.register_forward_hook(lambda _, args, out, v=values, n=norm: (apply(v, out[0], n), *out[1:])
+                                            if isinstance(out, tuple) else apply(v, out, n))
         for block in self.half_blocks:
             without_update(stock.model.layers[block["layer"]], block["runs"], family)
         self.oracle = stock

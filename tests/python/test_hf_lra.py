@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from random_export import ADAPTERS, ARCHITECTURES, FILES, HALF_BLOCKS, LAYERS, SHAPE, VOCABULARY, RandomExport
@@ -39,6 +40,29 @@ def test_logits(export):
     assert type(model).__name__ == "ShiftrtForCausalLM"
     assert isinstance(model, getattr(transformers, ARCHITECTURES[export.family]))
     assert largest(logits(model), logits(export.oracle)) < 1e-5
+
+
+@pytest.mark.parametrize("halves", [(), HALF_BLOCKS], ids=["blocks", "halves"])
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_norms_of_adapters(family, halves, tmp_path):
+    export = RandomExport(tmp_path, family, halves, norms=True)
+    assert largest(logits(export.load()), logits(export.oracle)) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "granite"])
+def test_widths_of_mlps(family, tmp_path):
+    """One MLP has its first 64 units alone, and the oracle zeros behind the others."""
+    export, units = RandomExport(tmp_path, family), 64
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["shiftrt"] |= {"format": 3, "mlp_units": [SHAPE["intermediate_size"], units, *[SHAPE["intermediate_size"]] * (LAYERS - 2)]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        key = f"model.layers.1.mlp.{name}.weight"
+        tensors[key] = (tensors[key][:, :units] if name == "down_proj" else tensors[key][:units]).contiguous()
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    export.oracle.model.layers[1].mlp.down_proj.weight.data[:, units:] = 0
+    assert largest(logits(export.load()), logits(export.oracle)) < 1e-5
 
 
 def test_every_adapter_counts(export):
@@ -191,7 +215,7 @@ def test_padding(export):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"format": 3}, "shiftrt.format is 3"),
+    ({"format": 4}, "shiftrt.format is 4"),
     ({"base_model_type": "bert"}, "'bert'; known are llama"),
     ({"base_architecture": "MistralForCausalLM"}, "that of llama is LlamaForCausalLM"),
     ({"adapters": [{**ADAPTERS[0], "layer": 4}]}, "layers 0 to 3"),

@@ -20,11 +20,11 @@ def test_entry_point():
     assert "ShiftrtForCausalLM" in vllm.ModelRegistry.get_supported_archs()
 
 
-@pytest.mark.parametrize("halves", [(), HALF_BLOCKS], ids=["blocks", "halves"])
+@pytest.mark.parametrize("halves, norms", [((), False), (HALF_BLOCKS, False), (HALF_BLOCKS, True)], ids=["blocks", "halves", "norms"])
 @pytest.mark.parametrize("family, eager", [("llama", True), ("mistral", True), ("qwen2", True), ("qwen3", True), ("gemma2", True),
                                            ("llama", False)])  # False: compiled, which is vLLM's default and takes minutes
-def test_greedy_tokens(family, eager, halves, tmp_path):
-    export = RandomExport(tmp_path, family, halves)
+def test_greedy_tokens(family, eager, halves, norms, tmp_path):
+    export = RandomExport(tmp_path, family, halves, norms)
     llm = vllm.LLM(str(tmp_path), trust_remote_code=True, dtype="float32", skip_tokenizer_init=True, enforce_eager=eager,
                    max_model_len=128, max_num_seqs=4, seed=0)
     sampling = vllm.SamplingParams(temperature=0, max_tokens=16, logprobs=1, ignore_eos=True, detokenize=False)

@@ -161,17 +161,19 @@ TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
                  Path("r.json")})
                 .status,
             0);
-  EXPECT_FAILS(
-      Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2,
-      " has 2 adapters, which hf has no place for. `shiftrt run --recipe stock` makes a model without adapters "
-      "(trained: add --recover 15min); --format hf-lra takes adapters");
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2,
+               "reads the stream itself, and hf has a place only for those that read the normed stream, which the "
+               "recipe portable "
+               "makes. `shiftrt run --recipe stock` makes a model without adapters (trained: add --recover 15min); "
+               "--format hf-lra "
+               "takes adapters");
   EXPECT_FAILS(Command("export", {"--format", "gguf", "--save", Path("hf")}, "saved"), 2,
                "reads the stream itself, and gguf has a place only for those that read the normed stream, which the "
-               "recipe portable makes. Formats that can: hf-lra");
+               "recipe portable makes. `shiftrt run --recipe stock` makes a model without adapters");
   const Outcome listed = Command("export", {}, "saved");
   ASSERT_EQ(listed.status, 0) << listed.err;
   for (const char* part :
-       {"hf: loses a part of this model: it has 2 adapters", "hf-lra: holds this model\n  keeps: ", "2 adapters",
+       {"hf: loses a part of this model: its adapter for layer ", "hf-lra: holds this model\n  keeps: ", "2 adapters",
         "loses: nothing", "--format hf-lra --save DIR", "gguf: loses a part of this model"})
     EXPECT_NE(listed.out.find(part), std::string::npos) << part << " in: " << listed.out;
   EXPECT_FAILS(Command("export", {"--save", Path("hf")}, "saved"), 2, "--format");
@@ -196,8 +198,9 @@ TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
 TEST_F(Cli, FormatsAreListedForACut) {
   const Outcome listed = Command("export", {"--prune", "layers=1.attn,2"});
   ASSERT_EQ(listed.status, 0) << listed.err;
-  for (const char* part : {"layers removed, given as a list: 1.attn, 2", "hf: loses a part of this model: ",
-                           "gguf: holds this model", " --prune layers=1.attn,2 --format gguf --save DIR"})
+  for (const char* part : {"layers removed, given as a list: 1.attn, 2", "hf: holds this model\n  keeps: ",
+                           "loses: time and memory: of its attentions and MLPs, 1 are zeros", "gguf: holds this model",
+                           " --prune layers=1.attn,2 --format gguf --save DIR"})
     EXPECT_NE(listed.out.find(part), std::string::npos) << part << " in: " << listed.out;
 }
 
@@ -211,15 +214,15 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   refused(
       {"--export", "hf:" + Path("out"), "--lra", "8"},
       "--correction joint makes adapters, which hf has no place for; it works with --recipe stock (trained: --recipe "
-      "stock --recover 15min), or with --export hf-lra:DIR");
+      "stock --recover 15min) and, for Llama, Mistral and Qwen 2, with --recipe portable, or with --export hf-lra:DIR");
   refused(
       {"--export", "gguf:" + Path("out"), "--lra", "8"},
       "--correction joint makes adapters, which gguf has no place for; it works with --recipe stock (trained: "
       "--recipe stock --recover 15min) and, for Llama, Mistral and Qwen 2, with --recipe portable, or with --export "
       "hf-lra:DIR");
   for (const std::string name : {"norm-lra", "norm-refit"})
-    refused({"--export", "hf-lra:" + Path("out"), "--correction", name},
-            "--correction " + name + " makes adapters, which hf-lra has no place for");
+    refused({"--export", "mergekit:" + Path("out"), "--correction", name},
+            "--correction " + name + " makes adapters, which mergekit has no place for");
   refused(
       {"--export", "mergekit:" + Path("out"), "--correction", "laco"},
       "--correction laco changes weights of blocks, which mergekit has no place for; it works with --correction none, "

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The family's model of vLLM with adapters before and after its decoder layers, of which some have an attention or an MLP
 alone."""
+import copy
+
 from torch import nn
 from vllm.model_executor.models.gemma2 import Gemma2ForCausalLM
 from vllm.model_executor.models.llama import LlamaForCausalLM
@@ -10,33 +12,39 @@ from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
 
 
 class LowRankUpdate(nn.Module):
-    """up(down(h)), of shape (tokens, hidden). Weights are not split: with tensor parallelism every rank has all of h."""
+    """up(down(norm(h))), or without the norm, of shape (tokens, hidden). Weights are not split: with tensor parallelism every rank has all of h."""
 
-    def __init__(self, hidden, rank):
+    def __init__(self, hidden, rank, norm=None):
         super().__init__()
+        self.norm = norm
         self.down = nn.Linear(hidden, rank, bias=False)
         self.up = nn.Linear(rank, hidden)
 
     def forward(self, h):
-        return self.up(self.down(h))
+        return self.up(self.down(h if self.norm is None else self.norm(h)))
 
 
 class FullUpdate(nn.Module):
-    """linear(h), of shape (tokens, hidden)."""
+    """linear(norm(h)), or without the norm, of shape (tokens, hidden)."""
 
-    def __init__(self, hidden):
+    def __init__(self, hidden, norm=None):
         super().__init__()
+        self.norm = norm
         self.linear = nn.Linear(hidden, hidden)
 
     def forward(self, h):
-        return self.linear(h)
+        return self.linear(h if self.norm is None else self.norm(h))
 
 
-def updates(config, layer, where):
-    return nn.ModuleList(
-        FullUpdate(config.hidden_size) if adapter["kind"] == "full" else LowRankUpdate(config.hidden_size, adapter["rank"])
-        for adapter in config.adapters(layer, where)
-    )
+def updates(config, layer, where, norm):
+    """`norm`: a norm such as those of the adapters, which get copies of it."""
+    def make(adapter):
+        own = copy.deepcopy(norm) if adapter.get("norm") else None
+        if adapter["kind"] == "full":
+            return FullUpdate(config.hidden_size, own)
+        return LowRankUpdate(config.hidden_size, adapter["rank"], own)
+
+    return nn.ModuleList(map(make, config.adapters(layer, where)))
 
 
 def add_updates(adapters, hidden_states, residual):
@@ -87,6 +95,9 @@ class Adapted:
     def __init__(self, *, vllm_config, prefix=""):
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         config = vllm_config.model_config.hf_config
+        if config.shiftrt.get("mlp_units"):
+            raise ValueError("config.json: the MLPs have several widths (shiftrt.mlp_units), which the vLLM plugin does not run; "
+                             "transformers does, and `shiftrt export --format hf` writes a model that vLLM runs.")
         with_adapters = {adapter["layer"] for adapter in config.shiftrt["adapters"]}
         # Other pipeline ranks have the other layers.
         here = set(range(self.model.start_layer, self.model.end_layer))
@@ -98,8 +109,9 @@ class Adapted:
             self.model.layers[index] = HalfLayer(layer, runs)
         for index in with_adapters & here:
             layer = self.model.layers[index]
-            layer.adapters_before = updates(config, index, "before")
-            layer.adapters_after = updates(config, index, "after")
+            norm = next(child for name, child in layer.named_children() if "norm" in name)
+            layer.adapters_before = updates(config, index, "before", norm)
+            layer.adapters_after = updates(config, index, "after", norm)
             layer.register_forward_pre_hook(run_before)
             layer.register_forward_hook(run_after)
 
