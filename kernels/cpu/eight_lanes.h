@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Eight lanes of 32 bits, or sixteen of 16 bits: the width at which the products of quantised blocks work in every
-// SimdBody. Vectors of 512 bits are no faster there, because a group of 32 weights fills one of 256. Everything is in
-// an anonymous namespace on purpose, as in simd_body_impl.h.
+// SimdBody, because a group of 32 weights fills a vector of 256 bits. Everything is in an anonymous namespace on
+// purpose, as in simd_body_impl.h.
 #pragma once
 
 #include <cstdint>

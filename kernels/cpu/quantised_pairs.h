@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of few rows of x with rows of quantised blocks, as kernels/cpu/quantised_rows.h, with vectors of 512 bits:
-// one holds what belongs to two groups of a block. The bits of the results are those of that header. On CPUs that
-// multiply 512 bits at a time (Zen 5, Intel since Skylake-X) this is faster, on Zen 4 it is not slower. Everything is
-// in an anonymous namespace on purpose, as in simd_body_impl.h.
+// one holds what belongs to two groups of a block. The bits of the results are those of that header. Everything is in
+// an anonymous namespace on purpose, as in simd_body_impl.h.
 #pragma once
 
 #include "kernels/cpu/lanes512.h"
@@ -83,7 +82,7 @@ inline SixteenFloats Spread(EightFloats factors) {
 // when this is compiled.
 template <typename Format>
 [[gnu::always_inline]] inline PairWordPair PairWordsOf(const std::byte* block, int pair) {
-  constexpr uint16_t kLow = 0x0f0f;
+  constexpr uint16_t kLow = 0x0f0f;  // the lower nibble of both bytes of a word
   PairWords numbers;
   if constexpr (std::is_same_v<Format, Q4KBlock>) {
     const PairWords both = TwiceAt(block + 16 + pair * kGroup), mask = Each(0x0f, 0xf0);

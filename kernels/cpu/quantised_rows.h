@@ -133,7 +133,8 @@ template <typename Format, int M>
 struct SumsOfGroups {
   EightFloats sum[M][2] = {};
 
-  // Adds the blocks from `group` on, of which each is multiplied with its factor. RowOf gives row i of x.
+  // Adds the four blocks from `group`, an even number, on, of which each is multiplied with its factor. RowOf gives row
+  // i of x.
   template <typename RowOf>
   [[gnu::always_inline]] void AddFour(const std::byte* blocks, const RowOf& x_of, int64_t group,
                                       const FourFloats (&factors)[M]) {
@@ -145,7 +146,8 @@ struct SumsOfGroups {
       const WordPair words = WordsOf(Format::Numbers(blocks + which * Format::kBytes));
 #pragma GCC unroll 4
       for (int i = 0; i < M; ++i)
-        sum[i][which % 2] = AddGroup(sum[i][which % 2], words, x_of(i).integers + PreparedGroups::Place(group + which),
+        sum[i][which % 2] = AddGroup(sum[i][which % 2], words,
+                                     x_of(i).integers + PreparedGroups::Place(group) + PreparedGroups::Place(which),
                                      Eight(by[i][which]));
     }
   }
@@ -240,9 +242,10 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
             words = WordsOf(Format::Numbers(at_row, group));
 #pragma GCC unroll 4
           for (int i = 0; i < M; ++i)
-            sum[r][i][group % 2] = AddGroup(
-                sum[r][i][group % 2], words, x_of(i).integers + PreparedGroups::Place(block * kGroupsOfBlock + group),
-                Format::kHalves == 2 ? Eight(by[r][i][at], by[r][i][at + 1]) : Eight(by[r][i][at]));
+            sum[r][i][group % 2] =
+                AddGroup(sum[r][i][group % 2], words,
+                         x_of(i).integers + block * kGroupsOfBlock * kGroup + PreparedGroups::Place(group),
+                         Format::kHalves == 2 ? Eight(by[r][i][at], by[r][i][at + 1]) : Eight(by[r][i][at]));
         }
       }
     }
