@@ -217,7 +217,7 @@ void Attend(const Context& context, const AttentionShape& shape, std::span<const
   const int64_t group = shape.heads / shape.kv_heads, block = std::max<int64_t>(1, kItemRows / group);
   // If there are few items, the heads that share keys and values are divided, too: twice as many items as threads.
   const int64_t shared = std::max<int64_t>(1, std::ssize(sequences) * shape.kv_heads);
-  const int64_t parts = std::min(group, RoundUp(2 * context.threads, shared) / shared);
+  const int64_t parts = std::min(group, RoundUp(int64_t{2} * context.threads, shared) / shared);
   std::vector<WorkItem> items;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const AttentionSequence& sequence = sequences[s];

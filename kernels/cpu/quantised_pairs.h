@@ -91,8 +91,9 @@ template <typename Format>
     const PairWords nibbles = Shifted(TwiceAt(block + 48 + pair * kGroup), 0, -4) & kLow;
     numbers = nibbles | (Shifted(TwiceAt(block + 16), 4 - 2 * pair, 3 - 2 * pair) & 0x1010);
   } else if constexpr (std::is_same_v<Format, Q6KBlock>) {
-    const PairWords low = LoadAs<PairWords>(block + pair / 2 * 64) >> (pair % 2 * 4) & kLow;
-    const PairWords high = TwiceAt(block + 128 + pair / 2 * kGroup);
+    const int64_t half = pair / 2;  // of the block
+    const PairWords low = LoadAs<PairWords>(block + half * 2 * kGroup) >> (pair % 2 * 4) & kLow;
+    const PairWords high = TwiceAt(block + 128 + half * kGroup);
     numbers = low | ((pair % 2 == 0 ? Shifted(high, 4, 2) : Shifted(high, 0, -2)) & 0x3030);
   } else if constexpr (std::is_same_v<Format, Q2KBlock>) {
     const int place = pair % 2 * 4;

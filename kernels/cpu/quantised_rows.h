@@ -37,7 +37,7 @@ struct PreparedGroups {
         half_units(sums + Padded(k)),
         half_sums(half_units + 2 * Padded(k)) {}
   static int64_t Bytes(int64_t k) { return Integers(k) + 6 * Padded(k) * static_cast<int64_t>(sizeof(float)); }
-  // Where the 16 even elements of a group begin among the integers. The odd ones begin kGroup further.
+  // The place among the integers at which the 16 even elements of a group begin. The odd ones begin kGroup further.
   static constexpr int64_t Place(int64_t group) { return group / 2 * 2 * kGroup + group % 2 * (kGroup / 2); }
 
  private:
