@@ -341,8 +341,8 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
       const int64_t first = std::max(begin - one.first, int64_t{0}), last = std::min(end - one.first, y.cols);
       if (first >= last || x.rows == 0) continue;
       if (IsQuantised(w->dtype)) {
-        body.quantised_rows(prepared.data() + one.prepared, x.rows, w->data, w->dtype, x.cols, first, last, nullptr,
-                            false, y.data, y.stride);
+        FewRowsProduct(context)(prepared.data() + one.prepared, x.rows, w->data, w->dtype, x.cols, first, last, nullptr,
+                                false, y.data, y.stride);
       } else {
         body.rows(x.data, x.stride, x.rows, w->data, w->dtype, x.cols, first, last, nullptr, false, y.data, y.stride);
       }
