@@ -40,8 +40,8 @@ std::string WhyNotAdapters(const ExportFormat& format, const DepthPlan& plan) {
   const auto first = std::find_if_not(adapters.begin(), adapters.end(), has_place);
   if (first == adapters.end()) return "";
   if (!format.adapters && !format.normed_adapters)
-    return fmt::format("it has {} adapter{}, the first for layer {}, which {} has no place for", adapters.size(),
-                       adapters.size() == 1 ? "" : "s", Name((*first)->parts.front()), format.name);
+    return fmt::format("it has {}, the first for layer {}, which {} has no place for",
+                       Counted(std::ssize(adapters), "adapter"), Name((*first)->parts.front()), format.name);
   return fmt::format(
       "its adapter for layer {} reads {}, and {} has a place only for those that read {}",
       Name((*first)->parts.front()), (*first)->lra->normed() ? "the normed stream" : "the stream itself", format.name,
@@ -94,16 +94,13 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
 }
 
 std::string Kept(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
-  const auto counted = [](int64_t count, std::string_view one) {
-    return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
-  };
-  std::vector<std::string> parts = {counted(plan.blocks(), "block")};
+  std::vector<std::string> parts = {Counted(plan.blocks(), "block")};
   if (plan.half_blocks() > 0) parts.back() += fmt::format(", of {} of which one half runs", plan.half_blocks());
-  if (const auto adapters = std::ssize(plan.Adapters()); adapters > 0) parts.push_back(counted(adapters, "adapter"));
+  if (const auto adapters = std::ssize(plan.Adapters()); adapters > 0) parts.push_back(Counted(adapters, "adapter"));
   const std::vector<const BlockStage*> blocks = plan.Blocks();
   const auto own =
       std::count_if(blocks.begin(), blocks.end(), [](const BlockStage* block) { return block->own != nullptr; });
-  if (own > 0) parts.push_back(fmt::format("own weights of {}", counted(own, "block")));
+  if (own > 0) parts.push_back(fmt::format("own weights of {}", Counted(own, "block")));
   if (plan.output) parts.emplace_back("a head or a final norm of its own");
   if (model.lora) parts.emplace_back("LoRA, merged");
   if (format.own_tensors && model.tokenizer) parts.emplace_back("the tokenizer");

@@ -55,7 +55,7 @@ void VerifyHf(const ExportJob& job, const std::filesystem::path& directory) {
 
 std::string LosesInHf(const DepthPlan& plan) {
   const int64_t empty = EmptyPlaces(plan);
-  return empty == 0 ? "" : fmt::format("time and memory: of its attentions and MLPs, {} are zeros", empty);
+  return empty == 0 ? "" : fmt::format("time and memory: zeros fill {} of the places of attentions and MLPs", empty);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
@@ -253,12 +254,11 @@ LlamaCheckpoint MakeLlamaCheckpoint(const ExportJob& job) {
   out.config = MarkedAsLlama(blocks, std::move(llama),
                              HfLraMark(*job.model.weights, job.plan, OriginalOf(job).removed, job.provenance, true));
   out.notes.push_back(fmt::format(
-      "The architecture is LlamaForCausalLM with {} layers for {} blocks and {} adapters. An adapter is an MLP whose "
-      "gate is constant. Of the attentions and MLPs, {} are zeros, which take the time and the memory of others. "
-      "Layers are "
-      "not numbered as blocks "
-      "are, so that LoRA factors of the model do not fit.",
-      layers.size(), job.plan.blocks(), adapters.size(), EmptyPlaces(job.plan)));
+      "The architecture is LlamaForCausalLM with {} layers for {} and {}. An adapter is an MLP whose gate is constant. "
+      "Zeros fill {} of the places of attentions and MLPs, and take the time and the memory of others. Layers are not "
+      "numbered as blocks are, so that LoRA factors of the model do not fit.",
+      layers.size(), Counted(job.plan.blocks(), "block"), Counted(std::ssize(adapters), "adapter"),
+      EmptyPlaces(job.plan)));
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "models/hf_tensors.h"
 #include "models/llama_layers_reader.h"
 #include "models/part_json.h"
 #include "models/provenance.h"
@@ -61,19 +62,12 @@ Matrix<float> Transposed(const Matrix<float>& m) {
 
 int64_t WrittenRank(const Lra& lra) { return std::max<int64_t>(lra.rank(), 1); }
 
-// The tensors of adapters, by name. `files` receives the objects that keep them mapped.
-std::map<std::string, TensorView> ReadAdapterTensors(const fs::path& directory,
-                                                     std::vector<std::unique_ptr<SafetensorsFile>>& files) {
-  std::map<std::string, TensorView> tensors = HfTensors(directory, files);
-  std::erase_if(tensors, [](const auto& entry) { return entry.first.find(kHfLraTensors) == std::string::npos; });
-  return tensors;
-}
-
 // Takes the tensors of adapters out of the map and checks them.
 class AdapterReader {
  public:
   AdapterReader(const fs::path& directory, int64_t hidden) : directory_(directory.string()), hidden_(hidden) {
-    tensors_ = ReadAdapterTensors(directory, files_);
+    tensors_ = HfTensors(directory, files_);
+    std::erase_if(tensors_, [](const auto& entry) { return entry.first.find(kHfLraTensors) == std::string::npos; });
   }
 
   std::shared_ptr<const Lra> Take(const std::string& prefix, const std::string& kind, int64_t rank, bool norm) {
@@ -96,24 +90,15 @@ class AdapterReader {
 
  private:
   Matrix<float> Take(const std::string& name, const std::vector<int64_t>& shape) {
-    const auto found = tensors_.find(name);
-    Check(found != tensors_.end(), "{}: tensor {} is missing", directory_, name);
-    const TensorView tensor = found->second;
-    Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_, name,
-          fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
-    Matrix<float> values(shape.size() == 1 ? 1 : shape[0], shape.back());
-    WithType(tensor.dtype, [](auto) {});                                             // refuses float64
-    for (int64_t i = 0; i < values.rows(); ++i) WidenRow(tensor, i, values.row(i));  // a file may not align its data
-    for (const float value : values.span())
-      Check(std::isfinite(value), "{}: tensor {} holds {}", directory_, name, value);
-    tensors_.erase(found);
+    Matrix<float> values = FloatsOf(directory_, tensors_, name, shape);
+    tensors_.erase(name);
     return values;
   }
 
   std::string directory_;
   int64_t hidden_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, TensorView> tensors_;
+  NamedTensors tensors_;
 };
 
 // An entry of shiftrt.adapters.

@@ -31,7 +31,7 @@ std::vector<AdapterTensor> HfLraTensors(const DepthPlan& plan);
 
 // The mark that MarkedHfLra() and MarkedAsLlama() (models/saved_config.h) write into the config.json of such a
 // directory: a description of a plan over `weights`. `removed`: the layers of the original model that the plan lacks.
-// Of `provenance` the essentials are kept. `as_llama`: for MarkedAsLlama().
+// The mark keeps the essentials of `provenance`. `as_llama` says that it is for MarkedAsLlama().
 nlohmann::json HfLraMark(const Weights& weights, const DepthPlan& plan, const std::vector<int64_t>& removed,
                          const Provenance& provenance, bool as_llama = false);
 

@@ -2,37 +2,15 @@
 #include "models/llama_layers_reader.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 
 #include "models/own_tensors.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
-#include "runtime/files.h"
-#include "runtime/json.h"
 
 namespace shiftrt {
 
 namespace fs = std::filesystem;
-
-std::map<std::string, TensorView> HfTensors(const fs::path& directory,
-                                            std::vector<std::unique_ptr<SafetensorsFile>>& files) {
-  const fs::path index = directory / "model.safetensors.index.json";
-  std::vector<std::string> names;
-  if (Exists(directory / "model.safetensors")) {
-    names.emplace_back("model.safetensors");
-  } else {
-    const nlohmann::json json = ParseJson(ReadFile(index), index.string());
-    for (const auto& [tensor, shard] : json.at("weight_map").items())  // LoadWeights has checked it
-      if (std::find(names.begin(), names.end(), shard) == names.end()) names.push_back(shard);
-  }
-  std::map<std::string, TensorView> tensors;
-  for (const std::string& name : names) {
-    files.push_back(std::make_unique<SafetensorsFile>(directory / name));
-    for (const auto& [tensor, view] : files.back()->tensors()) tensors[tensor] = view;
-  }
-  return tensors;
-}
 
 LlamaLayersReader::LlamaLayersReader(const fs::path& directory, std::vector<LlamaLayer> layers,
                                      const ModelConfig& blocks, const ModelConfig& llama)
@@ -82,18 +60,8 @@ void LlamaLayersReader::Changed(const std::string& name, const std::string& has)
       directory_.string(), name, has, llama_.layers);
 }
 
-Matrix<float> LlamaLayersReader::Values(const std::string& name, const std::vector<int64_t>& shape) {
-  const auto found = tensors_.find(name);
-  Check(found != tensors_.end(), "{}: tensor {} is missing", directory_.string(), name);
-  const TensorView& tensor = found->second;
-  Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
-        fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
-  Matrix<float> values(shape.size() == 1 ? 1 : shape[0], shape.back());
-  WithType(tensor.dtype, [](auto) {});                                             // refuses float64
-  for (int64_t i = 0; i < values.rows(); ++i) WidenRow(tensor, i, values.row(i));  // a file may not align its data
-  for (const float value : values.span())
-    Check(std::isfinite(value), "{}: tensor {} holds {}", directory_.string(), name, value);
-  return values;
+Matrix<float> LlamaLayersReader::Values(const std::string& name, const std::vector<int64_t>& shape) const {
+  return FloatsOf(directory_.string(), tensors_, name, shape);
 }
 
 void LlamaLayersReader::RequireZeros(const std::string& name, const std::vector<int64_t>& shape, int64_t first_row,

@@ -4,20 +4,15 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "models/hf_tensors.h"
 #include "models/llama_layers.h"
 #include "models/weights.h"
-#include "runtime/safetensors.h"
 
 namespace shiftrt {
-
-// All tensors of a Hugging Face directory by name. `files` receives the objects that keep them mapped.
-std::map<std::string, TensorView> HfTensors(const std::filesystem::path& directory,
-                                            std::vector<std::unique_ptr<SafetensorsFile>>& files);
 
 class LlamaLayersReader {
  public:
@@ -38,7 +33,7 @@ class LlamaLayersReader {
 
  private:
   std::vector<std::string> Others(size_t layer) const;
-  Matrix<float> Values(const std::string& name, const std::vector<int64_t>& shape);
+  Matrix<float> Values(const std::string& name, const std::vector<int64_t>& shape) const;
   void RequireZeros(const std::string& name, const std::vector<int64_t>& shape, int64_t first_row = 0,
                     int64_t first_column = 0);
   [[noreturn]] void Changed(const std::string& name, const std::string& has) const;
@@ -47,7 +42,7 @@ class LlamaLayersReader {
   std::vector<LlamaLayer> layers_;
   ModelConfig blocks_, llama_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, TensorView> tensors_;
+  NamedTensors tensors_;
 };
 
 }  // namespace shiftrt

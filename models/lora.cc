@@ -8,11 +8,11 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <type_traits>
 #include <utility>
 
 #include "models/config_reader.h"
 #include "models/families.h"
+#include "models/hf_tensors.h"
 #include "models/lora_scaling.h"
 #include "models/lora_tables.h"
 #include "models/own_tensors.h"
@@ -298,25 +298,8 @@ class FactorReader {
     return file_.tensors().contains(module + kA) || file_.tensors().contains(module + kB);
   }
   Matrix<float> Take(const std::string& name, int64_t rows, int64_t cols) {
-    const auto found = file_.tensors().find(name);
-    Check(found != file_.tensors().end(), "{}: tensor {} is missing", path(), name);
-    const TensorView& tensor = found->second;
-    Check(tensor.shape == (std::vector<int64_t>{rows, cols}) && tensor.dtype != DType::kFloat64,
-          "{}: tensor {} is {} [{}], expected float32, float16 or bfloat16 [{}, {}]", path(), name, Name(tensor.dtype),
-          fmt::join(tensor.shape, ", "), rows, cols);
-    Matrix<float> values(rows, cols);
-    WithElements(tensor, [&](const auto* data) {
-      // Files of other programs may hold tensors that are not aligned.
-      const auto* bytes = static_cast<const std::byte*>(tensor.data);
-      for (int64_t i = 0; i < values.size(); ++i) {
-        std::remove_cvref_t<decltype(*data)> value;
-        std::memcpy(&value, bytes + i * sizeof(value), sizeof(value));
-        values.data()[i] = static_cast<float>(value);
-      }
-    });
-    for (const float value : values.span()) Check(std::isfinite(value), "{}: tensor {} holds {}", path(), name, value);
     used_.insert(name);
-    return values;
+    return FloatsOf(path(), file_.tensors(), name, {rows, cols});
   }
   SafetensorsFile file_;
   const Weights& weights_;

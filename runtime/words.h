@@ -44,4 +44,9 @@ const Row& RowNamed(const std::vector<Row>& rows, std::string_view name, const c
   FailUsage(Field(field), "{}; known: {}", fmt::format(wrong, name), known);
 }
 
+// "1 block", "2 blocks".
+inline std::string Counted(int64_t count, std::string_view one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
+
 }  // namespace shiftrt

@@ -199,8 +199,8 @@ TEST_F(Cli, FormatsAreListedForACut) {
   const Outcome listed = Command("export", {"--prune", "layers=1.attn,2"});
   ASSERT_EQ(listed.status, 0) << listed.err;
   for (const char* part : {"layers removed, given as a list: 1.attn, 2", "hf: holds this model\n  keeps: ",
-                           "loses: time and memory: of its attentions and MLPs, 1 are zeros", "gguf: holds this model",
-                           " --prune layers=1.attn,2 --format gguf --save DIR"})
+                           "loses: time and memory: zeros fill 1 of the places of attentions and MLPs",
+                           "gguf: holds this model", " --prune layers=1.attn,2 --format gguf --save DIR"})
     EXPECT_NE(listed.out.find(part), std::string::npos) << part << " in: " << listed.out;
 }
 
