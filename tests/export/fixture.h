@@ -73,6 +73,32 @@ class ExportTest : public testing::Test {
   std::string WriteRefusal(const std::string& format, const Model& model, const DepthPlan& plan) {
     return Refusal([&] { Write(format, model, plan); });
   }
+  void ExpectWriteRefusal(const std::string& format, const Model& model, const DepthPlan& plan,
+                          const std::string& word) {
+    const std::string what = WriteRefusal(format, model, plan);
+    EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
+    EXPECT_FALSE(std::filesystem::exists(out_));
+  }
+  // Expects that a format whose layers are those of a Llama refuses half blocks of other families, with both words,
+  // adapters that read the stream itself, and windows.
+  void ExpectOnlyPartsOfALlama(const std::string& format, const std::string& families, const std::string& remedy) {
+    for (const char* name : {"qwen3", "phi3_tied", "granite", "olmo2"}) {
+      const Model model = Golden(name);
+      DepthPlan half = Pruned(model, {});
+      half.stages[1] = BlockStage{1, Halves::kMlp};
+      ExpectWriteRefusal(format, model, half, families);
+      ExpectWriteRefusal(format, model, half, remedy);
+      EXPECT_THROW(CheckFormat(FindExportFormat(format), model.weights->config, {}, /*parts=*/true), UsageError);
+      CheckFormat(FindExportFormat(format), model.weights->config, {});
+    }
+    const Model llama = Golden("llama2"), window = Golden("mistral_window");
+    DepthPlan plain = Pruned(llama, {1});
+    plain.stages.insert(plain.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
+    ExpectWriteRefusal(format, llama, plain, "its adapter for layer 1 reads the stream itself");
+    DepthPlan of_window = Pruned(window, {});
+    of_window.stages[1] = BlockStage{1, Halves::kMlp};
+    ExpectWriteRefusal(format, window, of_window, "attend to a window");
+  }
   Json ReadJson(const std::string& name) const { return Json::parse(ReadFile(out_ / name)); }
 
   // Logits (tokens, vocab) of some tokens, longer than the windows of the goldens.

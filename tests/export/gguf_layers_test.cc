@@ -213,30 +213,11 @@ TEST_F(GgufLayersExport, OtherFormatsRefuseMlpsOfOtherUnits) {
 }
 
 TEST_F(GgufLayersExport, PlansWithoutAPlaceAreRefused) {
-  const auto refusal = [&](const Model& model, const DepthPlan& plan, const std::string& word) {
-    const std::string what = WriteRefusal("gguf", model, plan);
-    EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
-    EXPECT_FALSE(fs::exists(out_));
-  };
-  for (const char* name : {"qwen3", "phi3_tied", "granite", "olmo2"}) {
-    const Model model = Golden(name);
-    DepthPlan half = Pruned(model, {});
-    half.stages[1] = BlockStage{1, Halves::kMlp};
-    refusal(model, half, "holds families llama, qwen2, mistral and not");
-    refusal(model, half, "--recipe stock");
-    EXPECT_THROW(CheckFormat(FindExportFormat("gguf"), model.weights->config, {}, /*parts=*/true), UsageError);
-    CheckFormat(FindExportFormat("gguf"), model.weights->config, {});
-  }
-  const Model llama = Golden("llama2"), window = Golden("mistral_window");
-  DepthPlan plain = Pruned(llama, {1});
-  plain.stages.insert(plain.stages.begin() + 1, Site({1}, Adapter(llama, 4, 1)));
-  refusal(llama, plain, "its adapter for layer 1 reads the stream itself");
-  DepthPlan of_window = Pruned(window, {});
-  of_window.stages[1] = BlockStage{1, Halves::kMlp};
-  refusal(window, of_window, "attend to a window");
+  ExpectOnlyPartsOfALlama("gguf", "holds families llama, qwen2, mistral and not", "--recipe stock");
+  const Model llama = Golden("llama2");
   DepthPlan without = Pruned(llama, {});
   for (Stage& stage : without.stages) stage = BlockStage{stage.block().layer, Halves::kMlp};
-  refusal(llama, without, "no block runs its attention");
+  ExpectWriteRefusal("gguf", llama, without, "no block runs its attention");
 }
 
 // A file of other sizes is refused by the key or the tensor.

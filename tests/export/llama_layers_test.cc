@@ -243,27 +243,7 @@ TEST_F(LlamaLayersExport, ChangedLayersAreRefused) {
 }
 
 TEST_F(LlamaLayersExport, PlansWithoutAPlaceAreRefused) {
-  const auto refusal = [&](const Model& model, const DepthPlan& plan, const std::string& word) {
-    const std::string what = WriteRefusal("hf", model, plan);
-    EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
-    EXPECT_FALSE(fs::exists(out_));
-  };
-  for (const char* name : {"qwen3", "phi3_tied", "granite", "olmo2"}) {
-    const Model model = Golden(name);
-    DepthPlan half = Pruned(model, {});
-    half.stages[1] = BlockStage{1, Halves::kMlp};
-    refusal(model, half, "holds families llama, mistral and qwen2 and not");
-    refusal(model, half, "Formats that can: hf-lra");
-    EXPECT_THROW(CheckFormat(FindExportFormat("hf"), model.weights->config, {}, /*parts=*/true), UsageError);
-    CheckFormat(FindExportFormat("hf"), model.weights->config, {});
-  }
-  const Model llama = Golden("llama2"), window = Golden("mistral_window");
-  DepthPlan plain = Pruned(llama, {1});
-  plain.stages.insert(plain.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
-  refusal(llama, plain, "its adapter for layer 1 reads the stream itself");
-  DepthPlan of_window = Pruned(window, {});
-  of_window.stages[1] = BlockStage{1, Halves::kMlp};
-  refusal(window, of_window, "attend to a window");
+  ExpectOnlyPartsOfALlama("hf", "holds families llama, mistral and qwen2 and not", "Formats that can: hf-lra");
 }
 
 TEST_F(LlamaLayersExport, TheFormatSaysWhatTheZerosCost) {
