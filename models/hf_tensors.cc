@@ -35,7 +35,7 @@ Matrix<float> FloatsOf(const std::string& file, const NamedTensors& tensors, con
   Check(found != tensors.end(), "{}: tensor {} is missing", file, name);
   const TensorView& tensor = found->second;
   Check(tensor.shape == shape && !IsQuantised(tensor.dtype) && tensor.dtype != DType::kFloat64,
-        "{}: tensor {} is {} of shape [{}], expected float32, float16 or bfloat16 [{}]", file, name, Name(tensor.dtype),
+        "{}: tensor {} is {} [{}], expected float32, float16 or bfloat16 [{}]", file, name, Name(tensor.dtype),
         fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
   // Files of other programs may hold tensors that are not aligned, which WidenRow() reads.
   Matrix<float> values(shape.size() == 1 ? 1 : shape[0], shape.back());

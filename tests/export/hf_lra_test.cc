@@ -335,7 +335,7 @@ TEST_F(HfLra, SpoiltConfigsAreRefused) {
   refused("/shiftrt/adapters/0/where", "beside", "where is \"beside\"");
   refused("/shiftrt/adapters/0/kind", "round", "kind is \"round\"");
   refused("/shiftrt/adapters/0/rank", 0, "rank is 0");
-  refused("/shiftrt/adapters/0/rank", 4, "shape [2,");
+  refused("/shiftrt/adapters/0/rank", 4, "is float32 [2, 48], expected float32, float16 or bfloat16 [4, 48]");
   refused("/shiftrt/adapters/1/index", 1, "index 1 comes before index 0");
   refused("/shiftrt/adapters/2/index", 0, "a second one at this place");
   refused("/shiftrt/adapters/0/removed", Json::array(), "removed");
