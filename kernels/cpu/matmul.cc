@@ -228,16 +228,16 @@ void Scale(float factor, MatrixView<float> x) {
 }
 
 // The product of few prepared rows of x with quantised blocks.
-IntegerProduct FewRowsProduct(const Context& context) {
+const IntegerProduct& FewRowsProduct(const Context& context) {
   return context.isa >= Isa::kAvx512BFloat16 ? kAvx512IntegerRows : BodyFor(context.isa).quantised_rows;
 }
 
-// The product with quantised blocks that takes so many prepared rows of x, or null if x is multiplied as it is.
-IntegerProduct IntegerProductFor(const Context& context, int64_t rows) {
+// The product with quantised blocks that takes so many rows of x, rounded, or null if x is multiplied as it is.
+const IntegerProduct* IntegerProductFor(const Context& context, int64_t rows) {
   const bool blocked = context.isa >= Isa::kAvx512BFloat16;
-  if (rows <= (blocked ? kFewIntegerRows : kFewQuantisedRows)) return FewRowsProduct(context);
+  if (rows <= (blocked ? kFewIntegerRows : kFewQuantisedRows)) return &FewRowsProduct(context);
   const bool rounded = context.products == Products::kBFloat16 && rows > kMostTiledRows;
-  return blocked && !rounded ? kAvx512IntegerProduct : nullptr;
+  return blocked && !rounded ? &kAvx512IntegerProduct : nullptr;
 }
 
 void CheckProduct(MatrixView<const float> x, const TensorView& w, const TensorView& bias, MatrixView<float> y) {
@@ -271,16 +271,18 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   const std::vector<float> wide_bias = Widened(bias);
   if (x.rows == 0) return;
   const float* const added = wide_bias.empty() ? nullptr : wide_bias.data();
-  if (const IntegerProduct product = IsQuantised(w.dtype) ? IntegerProductFor(context, x.rows) : nullptr) {
-    const int64_t row_bytes = body.prepared_bytes(x.cols), most = std::min(x.rows, kMostPreparedRows);
+  if (const IntegerProduct* const product = IsQuantised(w.dtype) ? IntegerProductFor(context, x.rows) : nullptr) {
+    const int64_t row_bytes = product->prepared_bytes(x.cols), most = std::min(x.rows, kMostPreparedRows);
     const Buffer<std::byte> prepared(most * row_bytes);
     for (int64_t first = 0; first < x.rows; first += most) {
       const int64_t rows = std::min(most, x.rows - first);
       ParallelFor(context, rows, 4, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) body.prepare(x.row(first + i), x.cols, prepared.data() + i * row_bytes);
+        for (int64_t i = begin; i < end; ++i)
+          product->prepare(x.row(first + i), x.cols, prepared.data() + i * row_bytes);
       });
       ParallelFor(context, y.cols, kRowGrain, [&](int64_t begin, int64_t end) {
-        product(prepared.data(), rows, w.data, w.dtype, x.cols, begin, end, added, accumulate, y.row(first), y.stride);
+        product->multiply(prepared.data(), rows, w.data, w.dtype, x.cols, begin, end, added, accumulate, y.row(first),
+                          y.stride);
       });
     }
     return;
@@ -306,6 +308,7 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
 
 void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
   const SimdBody& body = BodyFor(context.isa);
+  const IntegerProduct& few_rows = FewRowsProduct(context);
   struct Few {
     const MatMulItem& item;
     int64_t first;     // the first of its columns among those of all
@@ -315,8 +318,7 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
   int64_t columns = 0, bytes = 0;
   for (const MatMulItem& item : items) {
     const bool quantised = IsQuantised(item.w->dtype);
-    const bool one_by_one =
-        quantised ? IntegerProductFor(context, item.x.rows) == FewRowsProduct(context) : item.x.rows <= kFewRows;
+    const bool one_by_one = quantised ? IntegerProductFor(context, item.x.rows) == &few_rows : item.x.rows <= kFewRows;
     if (!one_by_one) {
       MatMul(context, item.x, *item.w, {}, false, item.y);
       continue;
@@ -324,7 +326,7 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
     CheckProduct(item.x, *item.w, {}, item.y);
     few.push_back({item, columns, bytes});
     columns += item.x.rows == 0 ? 0 : item.y.cols;
-    if (quantised) bytes += item.x.rows * body.prepared_bytes(item.x.cols);
+    if (quantised) bytes += item.x.rows * few_rows.prepared_bytes(item.x.cols);
   }
   const Buffer<std::byte> prepared(bytes);
   ParallelFor(context, bytes == 0 ? 0 : std::ssize(few), 4, [&](int64_t begin, int64_t end) {
@@ -332,7 +334,7 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
       const MatrixView<const float>& x = one.item.x;
       if (!IsQuantised(one.item.w->dtype)) continue;
       for (int64_t i = 0; i < x.rows; ++i)
-        body.prepare(x.row(i), x.cols, prepared.data() + one.prepared + i * body.prepared_bytes(x.cols));
+        few_rows.prepare(x.row(i), x.cols, prepared.data() + one.prepared + i * few_rows.prepared_bytes(x.cols));
     }
   });
   ParallelFor(context, columns, kRowGrain, [&](int64_t begin, int64_t end) {
@@ -341,8 +343,8 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
       const int64_t first = std::max(begin - one.first, int64_t{0}), last = std::min(end - one.first, y.cols);
       if (first >= last || x.rows == 0) continue;
       if (IsQuantised(w->dtype)) {
-        FewRowsProduct(context)(prepared.data() + one.prepared, x.rows, w->data, w->dtype, x.cols, first, last, nullptr,
-                                false, y.data, y.stride);
+        few_rows.multiply(prepared.data() + one.prepared, x.rows, w->data, w->dtype, x.cols, first, last, nullptr,
+                          false, y.data, y.stride);
       } else {
         body.rows(x.data, x.stride, x.rows, w->data, w->dtype, x.cols, first, last, nullptr, false, y.data, y.stride);
       }

@@ -61,15 +61,6 @@ inline GroupBytes Joined(HalfBytes first, HalfBytes second) {
                                  20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
 }
 
-// The bits of each byte from `shift` on, as many as kMask has.
-template <int kMask>
-inline GroupBytes BitsOf(GroupBytes bytes, int shift) {
-  const GroupPairs shifted = (GroupPairs)bytes >> shift;  // bits of the other byte of a pair are masked
-  return (GroupBytes)shifted & static_cast<int8_t>(kMask);
-}
-// Small bytes, shifted to the left.
-inline GroupBytes Raised(GroupBytes bytes, int shift) { return (GroupBytes)((GroupPairs)bytes << shift); }
-
 // For each byte, eight bytes that are 16 where it has a bit.
 constexpr std::array<uint64_t, 256> kFifthBits = [] {
   std::array<uint64_t, 256> table{};
@@ -98,8 +89,11 @@ inline WordPair WordsOf(GroupBytes unsigned_bytes) {
   return {pairs & 255, pairs >> 8};
 }
 
-// Formats with blocks of one group. FourScales() are those of four blocks. Numbers() are bytes before kZero is
-// subtracted: unsigned ones become words by fewer instructions.
+// Numbers() of a format are the unsigned bytes of a group, before kZero is subtracted: unsigned ones become words by
+// fewer instructions. They are read through Bytes: BlockBytes, or another type with its members. Those of a whole block
+// are in kWords words of 4 bytes from byte kFrom on.
+//
+// Formats with blocks of one group have its number 0 alone. FourScales() are those of four blocks.
 
 // 16 in each of 32 bytes whose bit of four bytes is set, else 0.
 inline GroupBytes FifthBits(const std::byte* at) {
@@ -121,73 +115,95 @@ inline GroupBytes FifthBits(const std::byte* at) {
 #endif
 }
 
+// The values of nibbles that are not evenly spaced, as in runtime/block_types.cc, plus kZero of their formats.
+using SixteenNumbers = std::array<uint8_t, 16>;
+constexpr SixteenNumbers kUnevenNumbers = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+constexpr SixteenNumbers kMxNumbers = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
+// The bytes of a block from byte `at` on, for the 32 elements of a group in their order.
+struct BlockBytes {
+  const std::byte* block;
+
+  // The bits of each byte `left` places further left, or right if it is negative, as far as `mask` has them.
+  GroupBytes Bits(int8_t mask, int64_t at, int64_t left) const {
+    const auto pairs = (GroupPairs)GroupAt(block + at);  // bits of the other byte of a pair are masked
+    return (GroupBytes)(left < 0 ? pairs >> static_cast<int>(-left) : pairs << static_cast<int>(left)) & mask;
+  }
+  // Signed bytes plus 128.
+  GroupBytes Raised(int64_t at) const { return GroupAt(block + at) ^ static_cast<int8_t>(-128); }
+  // The lower nibbles of 16 bytes, then the upper ones.
+  GroupBytes Nibbles(int64_t at) const {
+    const HalfBytes nibbles = HalfGroupAt(block + at);
+    using EightWords = uint32_t __attribute__((vector_size(kGroup)));
+    const EightWords shifted = (EightWords)Joined(nibbles, nibbles) >> EightWords{0, 0, 0, 0, 4, 4, 4, 4};
+    return (GroupBytes)shifted & static_cast<int8_t>(15);
+  }
+  // The numbers of the nibbles.
+  GroupBytes NumbersOf(const SixteenNumbers& numbers, int64_t at) const {
+    GroupBytes found = Nibbles(at);
+#if defined(__AVX2__)
+    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers.data()));
+    found = (GroupBytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), (__m256i)found);
+#else
+    for (int i = 0; i < kGroup; ++i) found[i] = static_cast<int8_t>(numbers[found[i]]);
+#endif
+    return found;
+  }
+  // 16 for each bit of four bytes that is set, else 0.
+  GroupBytes FifthBits(int64_t at) const { return shiftrt::FifthBits(block + at); }
+};
+
 template <bool kFive, bool kMinimum>
 struct NibbleBlock {
   static constexpr int64_t kGroups = 1, kScales = kMinimum ? 4 : 2, kHigh = kFive ? 4 : 0;
   static constexpr int64_t kBytes = kScales + kHigh + 16;
   static constexpr bool kOffset = kMinimum;
   static constexpr int kZero = kMinimum ? 0 : kFive ? 16 : 8;
+  static constexpr int kFrom = kScales, kWords = kFive ? 5 : 4;
 
   static float Scale(const std::byte* block) { return HalfAt(block); }
   static FourFloats FourScales(const std::byte* blocks) { return FourHalves(blocks, kBytes); }
   static float Offset(const std::byte* block) { return HalfAt(block + 2); }
-  static GroupBytes Numbers(const std::byte* block) {
-    const HalfBytes nibbles = HalfGroupAt(block + kScales + kHigh);
-    using EightWords = uint32_t __attribute__((vector_size(kGroup)));
-    const EightWords shifted = (EightWords)Joined(nibbles, nibbles) >> EightWords{0, 0, 0, 0, 4, 4, 4, 4};
-    const GroupBytes numbers = (GroupBytes)shifted & static_cast<int8_t>(15);
-    if constexpr (kFive) return numbers | FifthBits(block + kScales);
-    return numbers;
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t) {
+    const auto nibbles = block.Nibbles(kScales + kHigh);
+    if constexpr (kFive)
+      return nibbles | block.FifthBits(kScales);
+    else
+      return nibbles;
   }
 };
 
 struct Q8Block {
   static constexpr int64_t kGroups = 1, kBytes = 34;
   static constexpr bool kOffset = false;
-  static constexpr int kZero = 128;
+  static constexpr int kZero = 128, kFrom = 2, kWords = 8;
   static float Scale(const std::byte* block) { return HalfAt(block); }
   static FourFloats FourScales(const std::byte* blocks) { return FourHalves(blocks, kBytes); }
   static float Offset(const std::byte*) { return 0; }
-  static GroupBytes Numbers(const std::byte* block) { return GroupAt(block + 2) ^ static_cast<int8_t>(-128); }
-};
-
-// The values of nibbles that are not evenly spaced, as in runtime/block_types.cc, plus kZero of their formats.
-using SixteenNumbers = std::array<uint8_t, 16>;
-constexpr SixteenNumbers kUnevenNumbers = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
-constexpr SixteenNumbers kMxNumbers = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-
-// The numbers of 32 nibbles, the low ones of 16 bytes first.
-inline GroupBytes NumbersOf(const SixteenNumbers& numbers, const std::byte* nibbles) {
-  UnsignedHalf bytes;
-  std::memcpy(&bytes, nibbles, sizeof bytes);
-#if defined(__SSSE3__)
-  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers.data()));
-  const auto low = (HalfBytes)_mm_shuffle_epi8(table, (__m128i)(bytes & 15));
-  const auto high = (HalfBytes)_mm_shuffle_epi8(table, (__m128i)(bytes >> 4));
-#else
-  HalfBytes low, high;
-  for (int i = 0; i < kGroup / 2; ++i) {
-    low[i] = static_cast<int8_t>(numbers[bytes[i] & 15]);
-    high[i] = static_cast<int8_t>(numbers[bytes[i] >> 4]);
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t) {
+    return block.Raised(2);
   }
-#endif
-  return Joined(low, high);
-}
+};
 
 struct Iq4NlBlock {
   static constexpr int64_t kGroups = 1, kBytes = 18;
   static constexpr bool kOffset = false;
-  static constexpr int kZero = 128;
+  static constexpr int kZero = 128, kFrom = 2, kWords = 4;
   static float Scale(const std::byte* block) { return HalfAt(block); }
   static FourFloats FourScales(const std::byte* blocks) { return FourHalves(blocks, kBytes); }
   static float Offset(const std::byte*) { return 0; }
-  static GroupBytes Numbers(const std::byte* block) { return NumbersOf(kUnevenNumbers, block + 2); }
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t) {
+    return block.NumbersOf(kUnevenNumbers, 2);
+  }
 };
 
 struct MxFp4Block {
   static constexpr int64_t kGroups = 1, kBytes = 17;
   static constexpr bool kOffset = false;
-  static constexpr int kZero = 12;
+  static constexpr int kZero = 12, kFrom = 1, kWords = 4;
   static float Scale(const std::byte* block) {
     const auto exponent = static_cast<uint32_t>(block[0]);
     const uint32_t bits = exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23;
@@ -199,13 +215,15 @@ struct MxFp4Block {
     return FourFloats{Scale(blocks), Scale(blocks + kBytes), Scale(blocks + 2 * kBytes), Scale(blocks + 3 * kBytes)};
   }
   static float Offset(const std::byte*) { return 0; }
-  static GroupBytes Numbers(const std::byte* block) { return NumbersOf(kMxNumbers, block + 1); }
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t) {
+    return block.NumbersOf(kMxNumbers, 1);
+  }
 };
 
 // Formats with blocks of eight groups. Scales() writes the scales of the groups, or of their halves if kHalves is 2,
 // and the offsets of as many to `offsets` if the format has them. A call of it would cost a third of a product of four
-// rows. Numbers() are the unsigned bytes of a group before kZero is subtracted. Words(), where a format has them, are
-// the same, times 1 / kFactors.
+// rows. Words(), where a format has them, are Numbers() times 1 / kFactors.
 
 // A block of eight groups without offsets or a zero.
 struct PlainBlock {
@@ -216,21 +234,22 @@ struct PlainBlock {
 
 struct Q2KBlock : PlainBlock {
   static constexpr int64_t kBytes = 84;
-  static constexpr int kHalves = 2;
+  static constexpr int kHalves = 2, kFrom = 16, kWords = 16;
   static constexpr bool kOffset = true;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float* offsets) {
     const UnsignedHalf bytes = (UnsignedHalf)HalfGroupAt(block);
     ScaleBytes<kSixteen>((HalfBytes)(bytes & 15), HalfAt(block + 80), scales);
     ScaleBytes<kSixteen>((HalfBytes)(bytes >> 4), -HalfAt(block + 82), offsets);
   }
-  static GroupBytes Numbers(const std::byte* block, int64_t group) {
-    return BitsOf<3>(GroupAt(block + 16 + group / 4 * 32), static_cast<int>(group % 4 * 2));
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t group) {
+    return block.Bits(3, 16 + group / 4 * 32, -group % 4 * 2);
   }
 };
 
 struct Q3KBlock : PlainBlock {
   static constexpr int64_t kBytes = 110;
-  static constexpr int kHalves = 2;
+  static constexpr int kHalves = 2, kFrom = 0, kWords = 24;
   static constexpr int kZero = 4;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
     uint32_t words[3];
@@ -240,16 +259,16 @@ struct Q3KBlock : PlainBlock {
     const FourWords joined = (low & 0x0f0f0f0fu) | (high & 0x03030303u) << 4;
     ScaleBytes<kSixteen>((HalfBytes)joined - static_cast<int8_t>(32), HalfAt(block + 108), scales);
   }
-  static GroupBytes Numbers(const std::byte* block, int64_t group) {
-    const GroupBytes twos = BitsOf<3>(GroupAt(block + 32 + group / 4 * 32), static_cast<int>(group % 4 * 2));
-    return twos | Raised(BitsOf<1>(GroupAt(block), static_cast<int>(group)), 2);
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t group) {
+    return block.Bits(3, 32 + group / 4 * 32, -group % 4 * 2) | block.Bits(4, 0, 2 - group);
   }
 };
 
 template <bool kFive>
 struct Q4KOrQ5KBlock : PlainBlock {
   static constexpr int64_t kBytes = kFive ? 176 : 144;
-  static constexpr int kHalves = 1;
+  static constexpr int kHalves = 1, kFrom = 16, kWords = kFive ? 40 : 32;
   static constexpr bool kOffset = true;
   // Eight scales and eight minimums of six bits each, in 12 bytes after the two numbers that multiply them.
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float* offsets) {
@@ -262,11 +281,13 @@ struct Q4KOrQ5KBlock : PlainBlock {
     ScaleBytes<8>(__builtin_shufflevector(bytes, bytes, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7),
                   -HalfAt(block + 2), offsets);
   }
-  static GroupBytes Numbers(const std::byte* block, int64_t group) {
-    const GroupBytes nibbles =
-        BitsOf<15>(GroupAt(block + (kFive ? 48 : 16) + group / 2 * 32), static_cast<int>(group % 2 * 4));
-    if constexpr (!kFive) return nibbles;
-    return nibbles | Raised(BitsOf<1>(GroupAt(block + 16), static_cast<int>(group)), 4);
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t group) {
+    const auto nibbles = block.Bits(15, (kFive ? 48 : 16) + group / 2 * 32, -group % 2 * 4);
+    if constexpr (kFive)
+      return nibbles | block.Bits(16, 16, 4 - group);
+    else
+      return nibbles;
   }
 };
 
@@ -283,25 +304,21 @@ using Q5KBlock = Q4KOrQ5KBlock<true>;
 
 struct Q6KBlock : PlainBlock {
   static constexpr int64_t kBytes = 210;
-  static constexpr int kHalves = 2;
+  static constexpr int kHalves = 2, kFrom = 0, kWords = 48;
   static constexpr int kZero = 32;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
     ScaleBytes<kSixteen>(HalfGroupAt(block + 192), HalfAt(block + 208), scales);
   }
-  static GroupBytes Numbers(const std::byte* block, int64_t group) {
-    const GroupBytes low =
-        BitsOf<15>(GroupAt(block + group / 4 * 64 + group % 2 * 32), static_cast<int>(group % 4 / 2 * 4));
-    // Two bits of each byte at places 4 and 5.
-    const auto pairs = (GroupPairs)GroupAt(block + 128 + group / 4 * 32);
-    const int place = static_cast<int>(group % 4 * 2);
-    const GroupPairs high = place < 4 ? pairs << (4 - place) : pairs >> (place - 4);
-    return low | ((GroupBytes)high & static_cast<int8_t>(0x30));
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t group) {
+    return block.Bits(15, group / 4 * 64 + group % 2 * 32, -group % 4 / 2 * 4) |
+           block.Bits(48, 128 + group / 4 * 32, 4 - group % 4 * 2);
   }
 };
 
 struct Iq4XsBlock : PlainBlock {
   static constexpr int64_t kBytes = 136;
-  static constexpr int kHalves = 1;
+  static constexpr int kHalves = 1, kFrom = 8, kWords = 32;
   static constexpr int kZero = 128;
   [[gnu::always_inline]] static void Scales(const std::byte* block, float* scales, float*) {
     uint16_t highs;
@@ -319,20 +336,23 @@ struct Iq4XsBlock : PlainBlock {
     const HalfBytes bytes = (HalfBytes)(TwoWords{nibbles | pairs << 4, 0}) - static_cast<int8_t>(32);
     ScaleBytes<8>(bytes, HalfAt(block), scales);
   }
-  static GroupBytes Numbers(const std::byte* block, int64_t group) {
-    return NumbersOf(kUnevenNumbers, block + 8 + group * 16);
+  template <typename Bytes>
+  static auto Numbers(const Bytes& block, int64_t group) {
+    return block.NumbersOf(kUnevenNumbers, 8 + group * 16);
   }
 };
 
-// The bytes of a group of a block, signed. A block of one group has group 0 alone.
+// The numbers of a group, before Format::kZero is subtracted.
+template <typename Format>
+inline GroupBytes NumbersIn(const std::byte* block, int64_t group) {
+  return Format::Numbers(BlockBytes{block}, group);
+}
+
+// The bytes of a group of a block, signed.
 template <typename Format>
 inline GroupBytes ValuesOf(const std::byte* block, int64_t group) {
   using UnsignedBytes = uint8_t __attribute__((vector_size(kGroup)));
-  GroupBytes numbers;
-  if constexpr (Format::kGroups == 1)
-    numbers = Format::Numbers(block);
-  else
-    numbers = Format::Numbers(block, group);
+  const GroupBytes numbers = NumbersIn<Format>(block, group);
   return (GroupBytes)((UnsignedBytes)numbers - static_cast<uint8_t>(Format::kZero));
 }
 

@@ -103,7 +103,7 @@ template <typename Format>
     numbers = Shifted(TwiceAt(block + 32 + pair / 2 * kGroup), -place, -place - 2) & 0x0303;
     numbers |= Shifted(TwiceAt(block), 2 - 2 * pair, 1 - 2 * pair) & 0x0404;
   } else {
-    numbers = JoinedGroups(Format::Numbers(block, 2 * pair), Format::Numbers(block, 2 * pair + 1));
+    numbers = JoinedGroups(NumbersIn<Format>(block, 2 * pair), NumbersIn<Format>(block, 2 * pair + 1));
   }
   return WordsOf(numbers);
 }
@@ -168,7 +168,8 @@ struct SumsOfPairs {
                                       const FourFloats (&factors)[M]) {
     const auto add = [&]<int kFirst>(std::integral_constant<int, kFirst>) __attribute__((always_inline)) {
       const std::byte* const block = blocks + kFirst * Format::kBytes;
-      const PairWordPair words = WordsOf(JoinedGroups(Format::Numbers(block), Format::Numbers(block + Format::kBytes)));
+      const PairWordPair words =
+          WordsOf(JoinedGroups(NumbersIn<Format>(block, 0), NumbersIn<Format>(block + Format::kBytes, 0)));
 #pragma GCC unroll 4
       for (int i = 0; i < M; ++i)
         sum[i] = AddPair(sum[i], words, x_of(i).integers + (group + kFirst) * kGroup,
@@ -180,7 +181,7 @@ struct SumsOfPairs {
   void AddOne(int i, const std::byte* block, const int16_t* integers, float by) {
     EightFloats halves[2];
     std::memcpy(halves, &sum[i], sizeof halves);
-    halves[0] = AddGroup(halves[0], WordsOf(Format::Numbers(block)), integers, Eight(by));
+    halves[0] = AddGroup(halves[0], WordsOf(NumbersIn<Format>(block, 0)), integers, Eight(by));
     std::memcpy(&sum[i], halves, sizeof halves);
   }
   EightFloats Total(int i) const {

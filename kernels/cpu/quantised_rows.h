@@ -48,44 +48,52 @@ struct PreparedGroups {
 
 inline int64_t PreparedBytes(int64_t k) { return PreparedGroups::Bytes(k); }
 
-template <typename V>
-void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
-  const PreparedGroups out(memory, k);
-  constexpr int kLanes = 8;  // which the compiler makes vectors of
-  for (int64_t group = 0; group < k / kGroup; ++group) {
-    const float* const from = x + group * kGroup;
+// 32 elements of x as integers of a size of at most `most`, times a unit.
+struct RoundedGroup {
+  int32_t integers[kGroup], halves[2] = {};  // the sums of both halves
+  float unit;                                // NaN if an element is not finite, so that the products are NaN, too
+
+  RoundedGroup(const float* x, float most) {
+    constexpr int kLanes = 8;  // which the compiler makes vectors of
     float largest[kLanes] = {}, zeros[kLanes] = {};
     for (int i = 0; i < kGroup; i += kLanes) {
       for (int lane = 0; lane < kLanes; ++lane) {
-        const float size = std::abs(from[i + lane]);
+        const float size = std::abs(x[i + lane]);
         largest[lane] = size > largest[lane] ? size : largest[lane];
-        zeros[lane] += from[i + lane] * 0;  // NaN if the number is not finite, and so are the products then
+        zeros[lane] += x[i + lane] * 0;
       }
     }
-    float most = 0, zero = 0;
+    float size = 0, zero = 0;
     for (int lane = 0; lane < kLanes; ++lane) {
-      most = std::max(most, largest[lane]);
+      size = std::max(size, largest[lane]);
       zero += zeros[lane];
     }
-    const float unit = most / 32767 + zero, inverse = most > 0 ? 32767 / most : 0;
-    int32_t integers[kGroup], halves[2] = {};
+    unit = size / most + zero;
+    const float inverse = size > 0 ? most / size : 0;
     for (int i = 0; i < kGroup; ++i) {
       // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the low bits of the mantissa.
-      const float shifted = from[i] * inverse + 12582912.0f;
+      const float shifted = x[i] * inverse + 12582912.0f;
       std::memcpy(&integers[i], &shifted, sizeof shifted);
       integers[i] -= 0x4b400000;
     }
     for (int i = 0; i < kGroup / 2; ++i) halves[0] += integers[i];
     for (int i = kGroup / 2; i < kGroup; ++i) halves[1] += integers[i];
+  }
+};
+
+inline void PrepareGroups(const float* x, int64_t k, std::byte* memory) {
+  const PreparedGroups out(memory, k);
+  for (int64_t group = 0; group < k / kGroup; ++group) {
+    const RoundedGroup rounded(x + group * kGroup, 32767);
     for (int64_t i = 0; i < kGroup / 2; ++i) {
-      out.integers[out.Place(group) + i] = static_cast<int16_t>(integers[2 * i]);
-      out.integers[out.Place(group) + kGroup + i] = static_cast<int16_t>(integers[2 * i + 1]);
+      out.integers[out.Place(group) + i] = static_cast<int16_t>(rounded.integers[2 * i]);
+      out.integers[out.Place(group) + kGroup + i] = static_cast<int16_t>(rounded.integers[2 * i + 1]);
     }
-    out.units[group] = unit;
-    out.sums[group] = unit * static_cast<float>(halves[0] + halves[1]);
+    out.units[group] = rounded.unit;
+    out.sums[group] = rounded.unit * static_cast<float>(rounded.halves[0] + rounded.halves[1]);
     for (int half = 0; half < 2; ++half) {
-      out.half_units[2 * group + half] = unit;
-      out.half_sums[2 * group + half] = unit * static_cast<float>(halves[half]);
+      out.half_units[2 * group + half] = rounded.unit;
+      out.half_sums[2 * group + half] = rounded.unit * static_cast<float>(rounded.halves[half]);
     }
   }
 }
@@ -143,7 +151,7 @@ struct SumsOfGroups {
     asm("" : "+m"(by));  // as in QuantisedDots
 #pragma GCC unroll 4
     for (int which = 0; which < 4; ++which) {
-      const WordPair words = WordsOf(Format::Numbers(blocks + which * Format::kBytes));
+      const WordPair words = WordsOf(NumbersIn<Format>(blocks + which * Format::kBytes, 0));
 #pragma GCC unroll 4
       for (int i = 0; i < M; ++i)
         sum[i][which % 2] = AddGroup(sum[i][which % 2], words,
@@ -152,7 +160,7 @@ struct SumsOfGroups {
     }
   }
   void AddOne(int i, const std::byte* block, const int16_t* integers, float by) {
-    sum[i][0] = AddGroup(sum[i][0], WordsOf(Format::Numbers(block)), integers, Eight(by));
+    sum[i][0] = AddGroup(sum[i][0], WordsOf(NumbersIn<Format>(block, 0)), integers, Eight(by));
   }
   EightFloats Total(int i) const { return sum[i][0] + sum[i][1]; }
 };
@@ -239,7 +247,7 @@ inline void QuantisedDots(const std::byte* prepared, int64_t prepared_bytes, con
           if constexpr (requires { Format::kFactors; })
             words = Format::Words(at_row, group);
           else
-            words = WordsOf(Format::Numbers(at_row, group));
+            words = WordsOf(NumbersIn<Format>(at_row, group));
 #pragma GCC unroll 4
           for (int i = 0; i < M; ++i)
             sum[r][i][group % 2] =

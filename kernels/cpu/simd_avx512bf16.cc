@@ -24,7 +24,7 @@ using Pairs = EmulatedPairs;
 #if defined(__AVX512VNNI__)
 struct Integers : EmulatedIntegers {
   static Reg MultiplyAdd(Reg a, Reg b, Reg sum) {
-    return (Reg)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+    return (Reg)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
   }
 };
 #else
@@ -33,7 +33,7 @@ using Integers = EmulatedIntegers;
 
 }  // namespace
 
-extern const IntegerProduct kAvx512IntegerRows = &QuantisedRows<DotsOfPairs>;
-extern const IntegerProduct kAvx512IntegerProduct = &IntegerTiles<Integers>;
+extern const IntegerProduct kAvx512IntegerRows = {&PreparedBytes, &PrepareGroups, &QuantisedRows<DotsOfPairs>};
+extern const IntegerProduct kAvx512IntegerProduct = {&PreparedFours::Bytes, &PrepareFours, &IntegerTiles<Integers>};
 extern const BlockProduct kAvx512RoundedProduct = MakePairProduct<Pairs>();
 }  // namespace shiftrt

@@ -82,10 +82,15 @@ struct BlockProduct {
 
 constexpr int64_t kMostTiledRows = 24;  // the most rows of x that SimdBody::quantised_tiles takes
 
-// A product of m rows of x, which SimdBody::prepare has written, with rows of quantised blocks, as SimdBody::rows says.
-using IntegerProduct = void (*)(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k,
-                                int64_t begin, int64_t end, const float* bias, bool accumulate, float* y,
-                                int64_t y_stride);
+// A product of any number of rows of x, rounded to 16 bits within each 32 elements, with rows of quantised blocks.
+struct IntegerProduct {
+  // Writes a row of x, rounded, to memory of prepared_bytes(k) bytes, 64-byte aligned.
+  int64_t (*prepared_bytes)(int64_t k);
+  void (*prepare)(const float* x, int64_t k, std::byte* prepared);
+  // As SimdBody::rows says, for m rows that `prepare` has written one after the other.
+  void (*multiply)(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
+                   int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
+};
 
 struct SimdBody {
   // The product in float32. Packed rows are packed[k][i], i < MR; a packed panel is packed[k][j], j < NR.
@@ -95,10 +100,7 @@ struct SimdBody {
   // stream over the rows of w, whose type is plain. bias may be null.
   void (*rows)(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
                int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
-  // The same for w of a quantised type and any number of rows of x, which `prepare` has written one after the other,
-  // each in prepared_bytes(k) bytes, 64-byte aligned. Preparing rounds x to 16 bits within each 32 elements.
-  int64_t (*prepared_bytes)(int64_t k);
-  void (*prepare)(const float* x, int64_t k, std::byte* prepared);
+  // The same for w of a quantised type.
   IntegerProduct quantised_rows;
   // The same for 1 <= m <= kMostTiledRows, with x as it is: rows of w are converted to float32, some at a time, and
   // meet all rows of x.

@@ -67,18 +67,19 @@ TEST_P(QuantisedProductTest, SeveralTogetherHaveTheBitsOfEachAlone) {
 // Vectors of 512 bits hold two groups, those of other instruction sets one.
 TEST(QuantisedRows, PairsOfGroupsHaveTheBitsOfSingleGroups) {
   if (BestIsa() < Isa::kAvx512BFloat16) GTEST_SKIP() << "this CPU has no AVX512-BF16";
-  const SimdBody& body = BodyFor(Isa::kAvx512);
+  const IntegerProduct& groups = BodyFor(Isa::kAvx512).quantised_rows;
   for (const DType type : kTypes) {
     for (const int64_t k : {LayoutOf(type).elements, int64_t{768}, 32 * LayoutOf(type).elements + 256}) {
       const int64_t n = 19, most = 6;
       const Quantised w(type, n, k, 3);
       const Padded x = Padded::Normal(most, k, 4);
-      Buffer<std::byte> prepared(most * body.prepared_bytes(k));
-      for (int64_t i = 0; i < most; ++i) body.prepare(x.view().row(i), k, prepared.data() + i * body.prepared_bytes(k));
+      Buffer<std::byte> prepared(most * groups.prepared_bytes(k));
+      for (int64_t i = 0; i < most; ++i)
+        groups.prepare(x.view().row(i), k, prepared.data() + i * groups.prepared_bytes(k));
       for (int64_t m = 1; m <= most; ++m) {
         std::vector<float> single(m * n, test::kNan), pairs(m * n, test::kNan);
-        body.quantised_rows(prepared.data(), m, w.view.data, type, k, 0, n, nullptr, false, single.data(), n);
-        kAvx512IntegerRows(prepared.data(), m, w.view.data, type, k, 0, n, nullptr, false, pairs.data(), n);
+        groups.multiply(prepared.data(), m, w.view.data, type, k, 0, n, nullptr, false, single.data(), n);
+        kAvx512IntegerRows.multiply(prepared.data(), m, w.view.data, type, k, 0, n, nullptr, false, pairs.data(), n);
         EXPECT_EQ(single, pairs) << Name(type) << " " << m << " x " << k;
       }
     }
