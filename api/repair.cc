@@ -61,7 +61,11 @@ CalibrationSpec TextOf(CalibrationSpec spec, const Model& model, const char* fie
     const CalibrationSpec parsed = ParseCalibration(spec.source);
     if (parsed.source != spec.source) spec = parsed;
   }
-  spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
+  const int64_t most = model.weights->config.max_positions;
+  if (spec.tokens > most && spec.tokens > CalibrationSpec().tokens)
+    FailUsage(Field(field), "{}: samples of {} tokens exceed the {} positions of the model; ask for at most {}x{}",
+              spec.source, spec.tokens, most, spec.samples, most);
+  spec.tokens = std::min(spec.tokens, most);
   return spec;
 }
 

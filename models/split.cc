@@ -147,8 +147,7 @@ int64_t ChooseSplit(const WeightMemory& weights, const std::vector<ProcessMemory
       int64_t needed = 0;
       std::set<int64_t> mapped;
       for (const int64_t rank : host.ranks)
-        if (mapped.insert(rank % parts).second || !weights.mapped)
-          needed += WeightBytes(weights.config, weights.plan, shares[rank % parts], weights.dtype);
+        if (mapped.insert(rank % parts).second || !weights.mapped) needed += weights.bytes(shares[rank % parts]);
       if (needed <= host.room) continue;
       fits = false;
       lacks = fmt::format("{} processes of {} would hold {:.1f} GiB of weights, and {:.1f} GiB may be used",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,8 @@ int64_t WeightBytes(const Weights& weights, const DepthPlan& plan, const ModelSh
 // The weights of a model, as ChooseSplit counts their memory.
 struct WeightMemory {
   const ModelConfig& config;
-  const DepthPlan& plan;  // the halves that run
-  DType dtype;
+  const DepthPlan& plan;                            // the halves that run
+  std::function<int64_t(const ModelShare&)> bytes;  // that a process with this share holds
   bool mapped;  // as in their file, so that the processes of a host share the pages that several of them hold
 };
 // The host that a process runs on, and the bytes that weights may take there.

@@ -42,7 +42,12 @@ int64_t FreeMemorySplit(const CommonOptions& options, Processes& processes) {
     memory.push_back({where, in.Get<int64_t>()});
   }
   const DepthPlan all = DepthPlan::Original(weights.config.layers);
-  return ChooseSplit({weights.config, all, ExpandedType(weights.embedding.dtype), mapped}, memory);
+  // Quantised weights stay so in host memory. For a GPU they count as expanded, which some types are.
+  const auto bytes = [&](const ModelShare& share) {
+    return on_host ? WeightBytes(weights, all, share)
+                   : WeightBytes(weights.config, all, share, ExpandedType(weights.embedding.dtype));
+  };
+  return ChooseSplit({weights.config, all, bytes, mapped}, memory);
 }
 
 }  // namespace

@@ -116,7 +116,8 @@ TEST(Split, IsAsSmallAsTheMemoryOfTheHostsAllows) {
   const DepthPlan plan = DepthPlan::Original(8);
   constexpr int64_t kBlock = 2624;
   const auto choose = [&](bool mapped, const std::vector<ProcessMemory>& processes) {
-    return ChooseSplit({config, plan, DType::kFloat32, mapped}, processes);
+    const auto bytes = [&](const ModelShare& share) { return WeightBytes(config, plan, share, DType::kFloat32); };
+    return ChooseSplit({config, plan, bytes, mapped}, processes);
   };
   const auto on = [](const std::vector<std::string>& hosts, int64_t bytes) {
     std::vector<ProcessMemory> processes;

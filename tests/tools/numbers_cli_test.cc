@@ -171,6 +171,9 @@ TEST_F(Numbers, InTextAndSettings) {
   // A text of one token has nothing to predict.
   EXPECT_FAILS(Call(Split("ppl --threads 1 --quiet --model " + Path("model") + " --text " + Path("one.txt"))), 1,
                "at least 2 tokens");
+  EXPECT_FAILS(
+      Call(RunOn("model", "calibration.txt:8x99999", "--prune layers=1 --lra 4")), 2,
+      fmt::format("samples of 99999 tokens exceed the {0} positions of the model; ask for at most 8x{0}", kContext));
   // An infinite lambda is a mean update alone.
   ASSERT_EQ(
       ExpectRightOrRefused(RunOn("model", "calibration.txt:16x64", "--prune layers=1 --lra 4 --lambda 1e300"), ""), 0);
