@@ -314,8 +314,7 @@ TEST_F(FewTokensOnGpu, DenseWeightsAgreeWithFloat64) {
     test::ExpectClose("float32", wide.Values(), expected, test::AllowedForSum(cols));
     problem.y = narrow.array();
     MultiplyFew(stream_, problem, multiprocessors);
-    test::ExpectClose("16 bits", narrow.Values(), expected,
-                      {test::AllowedForSum(cols).roundings, DTypeOf<T>::value});
+    test::ExpectClose("16 bits", narrow.Values(), expected, {test::AllowedForSum(cols).roundings, DTypeOf<T>::value});
     problem.x.data = x.data() + (m - 1) * cols;
     problem.y = last.array();
     problem.m = 1;
