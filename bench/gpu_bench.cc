@@ -281,7 +281,7 @@ void BenchAttention(KernelBench& bench) {
                                            .tokens = 1,
                                            .splits = splits,
                                            .scratch = &scratch,
-                                           .out = attended.data()});
+                                           .out = Array(attended)});
                });
   }
 }
@@ -355,15 +355,16 @@ void BenchDecode(KernelBench& bench) {
   }
 }
 
-// One token, few tokens, and the conversion for more, of the gate and up projections in each format that kernels read.
+// One token, few tokens, and the conversion for more, of the gate and up projections in each format that kernels read;
+// of bfloat16 few tokens, because other groups have the rest.
 void BenchQuantised(KernelBench& bench) {
   const Stream stream = bench.stream;
-  constexpr int64_t kRows = 2 * kIntermediate;
+  constexpr int64_t kRows = 2 * kIntermediate, kFew = gpu::kFewTokens;
   const auto x = RandomOnDevice<float>(stream, kHidden), weight = RandomOnDevice<float>(stream, kHidden);
-  const auto few = RandomOnDevice<BFloat16>(stream, gpu::kFewTokens * kHidden);
-  const DeviceBuffer<float> y(stream, gpu::kFewTokens * kRows, kBench);
+  const auto few = RandomOnDevice<BFloat16>(stream, kFew * kHidden);
+  const DeviceBuffer<float> y(stream, kFew * kRows, kBench);
   const DeviceBuffer<BFloat16> expanded(stream, kRows * kHidden, kBench);
-  for (const DType type : {DType::kQ4_K, DType::kQ6_K, DType::kQ8_0, DType::kQ4_0}) {
+  for (const DType type : {DType::kBFloat16, DType::kQ4_K, DType::kQ6_K, DType::kQ8_0, DType::kQ4_0}) {
     const int64_t bytes = BytesOf(type, kRows * kHidden);
     // Random bfloat16 numbers as blocks: no bit pattern takes longer than another.
     Pieces<BFloat16> blocks(stream, (bytes + 15) / 16 * 8);
@@ -371,23 +372,26 @@ void BenchQuantised(KernelBench& bench) {
     const auto time = [&](const char* room, const char* what, double moved, double flops, const auto& launch) {
       bench.Time(room, (std::string(Name(type)) + ", " + what).c_str(), moved, flops, launch);
     };
-    time("matvec_blocks", "norm, gate, up and SwiGLU", static_cast<double>(bytes), 0, [&] {
-      gpu::WeightRows w;
-      w.parts[w.count++] = next();
-      gpu::MatVecGated(
-          stream, Activation::kSilu,
-          {.w = w, .rows = kRows, .cols = kHidden, .x = x.data(), .norm_weight = weight.data(), .y = y.data()},
-          bench.multiprocessors);
-    });
-    for (const int64_t tokens : {4, 16}) {
+    const bool quantised = IsQuantised(type);
+    if (quantised)
+      time("matvec_blocks", "norm, gate, up and SwiGLU", static_cast<double>(bytes), 0, [&] {
+        gpu::WeightRows w;
+        w.parts[w.count++] = next();
+        gpu::MatVecGated(
+            stream, Activation::kSilu,
+            {.w = w, .rows = kRows, .cols = kHidden, .x = x.data(), .norm_weight = weight.data(), .y = y.data()},
+            bench.multiprocessors);
+      });
+    for (const int64_t tokens : {int64_t{4}, int64_t{16}, kFew}) {
       const double outputs = 4.0 * static_cast<double>(tokens * kRows);
-      time("quantised", tokens == 4 ? "gate and up, 4 tokens" : "gate and up, 16 tokens",
-           static_cast<double>(bytes) + outputs, 2.0 * static_cast<double>(tokens * kRows * kHidden), [&] {
+      time("few", fmt::format("gate and up, {} tokens", tokens).c_str(), static_cast<double>(bytes) + outputs,
+           2.0 * static_cast<double>(tokens * kRows * kHidden), [&] {
              gpu::MultiplyFew(
-                 stream, {.x = few.data(), .w = next(), .y = {y.data(), DType::kFloat32}, .m = tokens, .k = kHidden},
+                 stream, {.x = Array(few), .w = next(), .y = {y.data(), DType::kFloat32}, .m = tokens, .k = kHidden},
                  bench.multiprocessors);
            });
     }
+    if (!quantised) continue;
     time("quantised", "gate and up to bfloat16", static_cast<double>(bytes) + 2.0 * kRows * kHidden, 0,
          [&] { gpu::ExpandRows(stream, next(), kHidden, Array(expanded)); });
   }
@@ -426,7 +430,7 @@ const std::vector<GpuKernelGroup>& GpuKernelGroups() {
       {"attention", &BenchAttention},
       {"gate and up projections", &BenchGates},
       {"decoding", &BenchDecode},
-      {"quantised weights", &BenchQuantised},
+      {"few tokens, quantised weights", &BenchQuantised},
       {"ridge sums", &BenchGram},
   };
   return groups;

@@ -47,13 +47,19 @@ struct GpuVariantTime {
   double decode_tokens_per_second = 0, decode_floor = 0;
   double joules_per_token = 0;  // the whole GPU's while it decodes; NaN if the driver does not report energy
 };
+// Sequences of the original that append a token each per step. The rates are those of all of them.
+struct GpuTogetherTime {
+  int64_t sequences = 0;
+  double tokens_per_second = 0, floor = 0;  // floor: that of the weights, which a step reads once
+};
 struct GpuModelBench {
-  std::vector<GpuVariantTime> variants;  // in that order
+  std::vector<GpuVariantTime> variants;   // in that order
+  std::vector<GpuTogetherTime> together;  // for 1, 4 and 16
   double prefill_tokens_per_second = 0, prefill_floor = 0;
 };
 // Times one model: decoding of four plans (a quarter of the blocks removed, adapters of random values) in alternating
-// rounds, and prefill of the original. The caches of all plans have the same capacity, so that attention uses the same
-// number of splits.
+// rounds, and prefill and several sequences of the original. The caches of all plans have the same capacity, so that
+// attention uses the same number of splits.
 GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weights> weights, const GpuLimits& limits,
                             const ModelBenchOptions& options, Progress& progress);
 

@@ -75,6 +75,28 @@ struct Runner {
   }
 };
 
+// Tokens per second of all sequences together, each of which appends `count` tokens to `context` and some that do not
+// count, as in Decode().
+double DecodeTogether(Decoder& decoder, std::span<const int32_t> context, int64_t sequences, int64_t count) {
+  constexpr int64_t kUncounted = 3;
+  std::vector<KvCache> caches;
+  caches.reserve(static_cast<size_t>(sequences));
+  for (int64_t s = 0; s < sequences; ++s) {
+    caches.emplace_back(decoder.config(), decoder.plan(), std::ssize(context) + count + kUncounted);
+    decoder.Forward(context, caches.back());
+  }
+  std::vector<int32_t> tokens(caches.size(), context.back());
+  Clock::time_point start;
+  for (int64_t i = 0; i < count + kUncounted; ++i) {
+    if (i == kUncounted) start = Clock::now();
+    std::vector<CachedTokens> step;
+    for (size_t s = 0; s < caches.size(); ++s)
+      step.push_back({std::span(tokens).subspan(s, 1), &caches[s], CachedTokens::Choice()});
+    tokens = decoder.NextTokens(step);
+  }
+  return static_cast<double>(sequences * count) / SecondsSince(start);
+}
+
 std::vector<Runner> MakeRunners(const Context& context, const std::shared_ptr<const Weights>& weights,
                                 const ModelBenchOptions& options) {
   const int64_t layers = weights->config.layers, hidden = weights->config.hidden;
@@ -102,6 +124,8 @@ GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weight
   const std::span<const int32_t> all(tokens);
   std::vector<Runner> runners = MakeRunners(context, weights, options);
   std::vector<double> prefill;
+  constexpr int64_t kTogether[] = {1, 4, 16};
+  std::vector<double> together[std::size(kTogether)];
   const EnergyMeter meter(gpu::QueryDevice(context.gpus.front()).pci_bus_id);
   progress.Begin("measuring decoders", options.rounds + 1);
   for (int64_t round = 0; round < options.rounds + 1; ++round) {  // the first round is a warm-up
@@ -113,10 +137,18 @@ GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weight
       runner.tokens_per_second.push_back(speed);
       runner.joules += joules;
     }
+    for (size_t i = 0; i < std::size(kTogether); ++i) {
+      const double speed = DecodeTogether(runners[0].decoder, all.first(options.context), kTogether[i], options.decode);
+      if (round > 0) together[i].push_back(speed);
+    }
     progress.Advance(1);
   }
   progress.End();
   GpuModelBench result;
+  for (size_t i = 0; i < std::size(kTogether); ++i)
+    result.together.push_back({kTogether[i], Median(together[i]),
+                               static_cast<double>(kTogether[i]) * limits.copy_bandwidth /
+                                   static_cast<double>(runners[0].decoder.BytesPerToken())});
   result.prefill_tokens_per_second = Median(prefill);
   result.prefill_floor = limits.matrix_peak / BlockFlopsPerToken(*weights);
   for (const Runner& runner : runners)

@@ -26,6 +26,12 @@ struct Draw {
   double uniform;
 };
 
+// A row of a stream, after which a token is chosen.
+struct ChoosingRow {
+  int64_t row = 0;
+  Draw draw;
+};
+
 // A sequence of a call continues the first `past` positions of a cache of this backend.
 struct Continued {
   KvStorage* cache = nullptr;
@@ -37,16 +43,12 @@ struct LayerCall {
   const Batch& batch;
   std::span<const Stage> stages = {};
   const Rows* residual = nullptr;  // the stream to go on from, (tokens, hidden); null: the embeddings
-  // One per sequence, none of which has a parent, or empty. More than one goes to a backend that RunsTogether() alone.
+  // One per sequence, none of which has a parent, or empty. Each has another cache.
   std::span<const Continued> continued = {};
   int64_t next = -1;           // the layer whose input is the stream after them, if taps receive it
   bool taps_only = false;      // nobody wants the stream after the last tap
   const Draw* draw = nullptr;  // how the token after the last row is chosen; null: it is not
   bool on_chosen = false;      // the batch's one token is the one that the last call chose, not the one it says
-
-  // The one sequence's, for a backend that takes no more; null and 0 if it continues no cache.
-  KvStorage* cache() const { return continued.empty() ? nullptr : continued.front().cache; }
-  int64_t past() const { return continued.empty() ? 0 : continued.front().past; }
 };
 
 // Rows of a stream, and the token whose probability is asked of each.
@@ -95,8 +97,8 @@ class Backend {
   // Returns true if a call may be `on_chosen`: it then follows one with a draw over the same cache, before or after
   // Chosen().
   virtual bool RunsAhead() const { return false; }
-  // Returns true if a call may continue several caches.
-  virtual bool RunsTogether() const { return false; }
+  // Returns the token that follows each of these rows of a stream. Throws what SampleToken throws.
+  virtual std::vector<int32_t> ChooseAfter(const Rows& stream, std::span<const ChoosingRow> rows) = 0;
   virtual Matrix<float> Logits(const Rows& residual) = 0;
   virtual std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) = 0;
 };

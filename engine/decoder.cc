@@ -9,7 +9,6 @@
 #include "engine/layer_loop.h"
 #include "engine/model_part.h"
 #include "runtime/check.h"
-#include "runtime/parallel.h"
 
 namespace shiftrt {
 
@@ -171,7 +170,7 @@ int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, cons
 
 std::vector<int32_t> Decoder::NextTokens(std::span<const CachedTokens> sequences) {
   std::vector<int32_t> chosen(sequences.size(), -1);
-  if (impl_->part || !impl_->backend->RunsTogether()) {
+  if (impl_->part || sequences.size() == 1) {
     for (size_t s = 0; s < sequences.size(); ++s) {
       const CachedTokens& one = sequences[s];
       if (one.choice) {
@@ -183,29 +182,23 @@ std::vector<int32_t> Decoder::NextTokens(std::span<const CachedTokens> sequences
     return chosen;
   }
   std::set<const KvCache*> caches;
-  std::vector<int64_t> last;  // the rows after which a token is chosen
+  std::vector<ChoosingRow> choosing;
+  std::vector<size_t> of;  // the sequence of each of them
   int64_t end = 0;
-  for (const CachedTokens& one : sequences) {
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const CachedTokens& one = sequences[s];
     Check(!one.tokens.empty(), "no token to continue after");
     Check(caches.insert(one.cache).second, "two sequences of a call continue one cache");
     end += std::ssize(one.tokens);
-    if (one.choice) last.push_back(end - 1);
+    if (!one.choice) continue;
+    choosing.push_back({end - 1, {one.choice->sampling, one.choice->uniform}});
+    of.push_back(s);
   }
   const Rows stream =
       impl_->Continue<Rows>(sequences, nullptr, [&](const LayerCall& call) { return impl_->Run(call); });
-  if (last.empty()) return chosen;
-  const HostRows host = stream.ToHost();
-  Matrix<float> rows(std::ssize(last), stream.hidden());
-  for (int64_t i = 0; i < rows.rows(); ++i) std::copy_n(host.view().row(last[i]), rows.cols(), rows.row(i));
-  const Matrix<float> logits = Logits(rows.view());
-  std::vector<size_t> choosing;  // the sequence of each row
-  for (size_t s = 0; s < sequences.size(); ++s)
-    if (sequences[s].choice) choosing.push_back(s);
-  ParallelForEach(impl_->context, std::ssize(choosing), [&](int64_t i) {
-    const CachedTokens::Choice& choice = *sequences[choosing[i]].choice;
-    chosen[choosing[i]] =
-        SampleToken({logits.row(i), static_cast<size_t>(logits.cols())}, choice.sampling, choice.uniform);
-  });
+  if (choosing.empty()) return chosen;
+  const std::vector<int32_t> tokens = impl_->backend->ChooseAfter(stream, choosing);
+  for (size_t i = 0; i < of.size(); ++i) chosen[of[i]] = tokens[i];
   return chosen;
 }
 

@@ -130,8 +130,10 @@ class Decoder {
   int32_t TakeToken();
 
   // Continues several sequences, each in a cache of its own, and returns the token chosen for each, -1 where none is
-  // asked for. On a CPU the weights are read once for all of them, so that the result may differ from NextToken()'s by
-  // rounding. A GPU, and a model that is split over processes, continue one after the other.
+  // asked for. The weights are read once for all of them, so that the result may differ from NextToken()'s by rounding.
+  // On a GPU, if each sequence appends one token and they are at most 32, what follows a sequence has bits that depend
+  // on the others only through the class of their number: 2, up to 4, 8, 16 or 32. A model that is split over processes
+  // continues one after the other.
   std::vector<int32_t> NextTokens(std::span<const CachedTokens> sequences);
 
   // Logits (rows, vocab) of residual rows: final norm, then head.

@@ -52,11 +52,18 @@ Json ReportModel(const ModelBenchOptions& options, const GpuModelBench& model) {
                         {"decode_floor", variant.decode_floor},
                         {"joules_per_token", variant.joules_per_token}});
   }
+  Json together = Json::array();
+  for (const GpuTogetherTime& of : model.together) {
+    fmt::print("{:2} sequences together at {} {:13} {:8.1f} tokens/s, floor {:8.1f}\n", of.sequences, options.context,
+               "", of.tokens_per_second, of.floor);
+    together.push_back({{"sequences", of.sequences}, {"tokens_per_second", of.tokens_per_second}, {"floor", of.floor}});
+  }
   fmt::print("prefill of {}: {:.0f} tokens/s, floor {:.0f}\n", options.prefill, model.prefill_tokens_per_second,
              model.prefill_floor);
   return {{"prefill_tokens_per_second", model.prefill_tokens_per_second},
           {"prefill_floor", model.prefill_floor},
-          {"variants", std::move(variants)}};
+          {"variants", std::move(variants)},
+          {"together", std::move(together)}};
 }
 
 Json ReportTargets(const std::vector<MeasuredTarget>& targets) {

@@ -157,7 +157,7 @@ Command AddCompare(CLI::App& app) {
   app.add_option("--max-tokens", options->replies.max_tokens, "length of a reply in tokens, at most")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--batch", options->replies.batch, "how many replies are continued together on a CPU, at most")
+  app.add_option("--batch", options->replies.batch, "how many replies are continued together, at most")
       ->check(CLI::Range(1, 1 << 12))
       ->capture_default_str();
   CLI::Option* const probes = app.add_flag(

@@ -278,7 +278,7 @@ Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) 
                      "continue every prompt of this file: a text file with one per line, or .jsonl, .json or .parquet\n"
                      "with documents or rows of Alpaca. Prints a line of JSON for each, in their order")
           ->excludes(prompt);
-  app.add_option("--batch", options->batch, "with --prompts: how many are continued together on a CPU, at most")
+  app.add_option("--batch", options->batch, "with --prompts: how many are continued together, at most")
       ->check(CLI::Range(1, 1 << 12))
       ->needs(prompts)
       ->capture_default_str();

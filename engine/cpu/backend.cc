@@ -8,6 +8,7 @@
 #include "engine/ops_layers.h"
 #include "kernels/elementwise.h"
 #include "kernels/logprob.h"
+#include "runtime/parallel.h"
 
 namespace shiftrt {
 
@@ -62,7 +63,7 @@ class CpuBackend : public Backend, private OpsLayers {
   }
 
   int32_t Chosen() override { return chosen_; }
-  bool RunsTogether() const override { return true; }
+  std::vector<int32_t> ChooseAfter(const Rows& stream, std::span<const ChoosingRow> rows) override;
   Matrix<float> Logits(const Rows& residual) override {
     Matrix<float> logits(residual.count(), config_.vocab);
     ops().MatMul(FinalNorm(residual.host()), output_.head, {}, false, logits.view());
@@ -95,6 +96,18 @@ class CpuBackend : public Backend, private OpsLayers {
   const Draw* draw_ = nullptr;  // that of the call in progress
   int32_t chosen_ = -1;
 };
+
+std::vector<int32_t> CpuBackend::ChooseAfter(const Rows& stream, std::span<const ChoosingRow> rows) {
+  Matrix<float> last(std::ssize(rows), stream.hidden());
+  for (int64_t i = 0; i < last.rows(); ++i) std::copy_n(stream.host().row(rows[i].row), last.cols(), last.row(i));
+  const Matrix<float> logits = Logits(last.view());
+  std::vector<int32_t> chosen(rows.size());
+  ParallelForEach(context_, logits.rows(), [&](int64_t i) {
+    const Draw& draw = rows[i].draw;
+    chosen[i] = SampleToken({logits.row(i), static_cast<size_t>(logits.cols())}, draw.sampling, draw.uniform);
+  });
+  return chosen;
+}
 
 std::vector<float> CpuBackend::LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) {
   const MatrixView<const float> stream = scored.stream.host();

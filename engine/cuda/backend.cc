@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <utility>
 
 #include "engine/activations.h"
@@ -24,6 +26,8 @@ namespace {
 
 using gpu::DeviceArray;
 using gpu::DeviceBuffer;
+
+constexpr size_t kChosenTogether = gpu::kFewTokens;  // rows whose logits exist at a time while tokens are chosen
 
 // Chosen tokens on their way to the host.
 class Choices {
@@ -62,13 +66,60 @@ class Choices {
   size_t next_ = 0;
 };
 
+// Forgets recorded launches at its end if an array that they use has moved since it was made. Those of `running` were
+// not recorded then.
+class MovesSeen {
+ public:
+  explicit MovesSeen(CudaState& state, const gpu::LaunchGraph* running = nullptr)
+      : state_(state), running_(running), bytes_(state.ScratchBytes()) {}
+  ~MovesSeen() {
+    if (state_.ScratchBytes() != bytes_) state_.ResetGraphs(running_);
+  }
+  MovesSeen(const MovesSeen&) = delete;
+  MovesSeen& operator=(const MovesSeen&) = delete;
+
+ private:
+  CudaState& state_;
+  const gpu::LaunchGraph* const running_;
+  const int64_t bytes_;
+};
+
+// A call in which 2 to 32 sequences append one token each is given 2, 4, 8, 16 or 32 rows: its last sequence again in
+// the place of those that are missing, which write the same numbers to the same places. So the products of a row are
+// the same, whichever and how many the others of its class are.
+class FullStep {
+ public:
+  FullStep(const LayerCall& call, bool tapped) {
+    const int64_t count = call.batch.size();
+    if (tapped || count < 2 || count > gpu::kFewTokens || std::ssize(call.continued) != count) return;
+    batch_ = call.batch;
+    continued_.assign(call.continued.begin(), call.continued.end());
+    while (continued_.size() < std::bit_ceil(call.continued.size())) {
+      batch_.Add(std::span(call.batch.tokens).last(1));
+      continued_.push_back(continued_.back());
+    }
+  }
+  LayerCall Of(const LayerCall& call) const {
+    if (continued_.empty()) return call;
+    return {.batch = batch_, .stages = call.stages, .continued = continued_, .next = call.next};
+  }
+
+ private:
+  Batch batch_;
+  std::vector<Continued> continued_;
+};
+
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(const BackendSetup& setup) : s_(setup), slots_(setup.plan.attention_blocks()) {}
-  std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
+  explicit CudaBackend(const BackendSetup& setup)
+      : s_(setup),
+        caches_(std::make_shared<KvPool>(s_.rows(), setup.plan.attention_blocks(),
+                                         s_.config().kv_dim() * static_cast<int64_t>(SizeOf(s_.dtype())))) {}
+  std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override { return caches_->Make(capacity); }
   Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) override;
   int32_t Chosen() override;
   bool RunsAhead() const override { return !s_.tapped(); }
+  std::vector<int32_t> ChooseAfter(const Rows& stream, std::span<const ChoosingRow> rows) override;
   Matrix<float> Logits(const Rows& residual) override;
   std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
 
@@ -77,34 +128,19 @@ class CudaBackend : public Backend {
   Rows LaunchBegun(const LayerCall& call, const std::function<void(Layers&)>& loop);
 
   CudaState s_;
-  int64_t slots_;  // slots per cache
+  const std::shared_ptr<KvPool> caches_;
   ManyTokens many_{s_};
   OneToken one_{s_};
-  // The properties, besides the plan, for which the recorded launches are valid.
+  // The properties, besides the plan and the number of tokens, for which recorded launches are valid.
   struct Recorded {
-    const CudaKv* cache = nullptr;  // the cache that they write to
+    int64_t caches = -1, keys = 0;  // the version of the arrays of caches, and the most keys of a query
     bool chooses = false;           // they end with a token's choice
     const float* from = nullptr;    // the stream that they begin with; null: the embedding of a token
     bool operator==(const Recorded&) const = default;
-  } recorded_;
+  };
+  std::map<const gpu::LaunchGraph*, Recorded> recorded_;
   Choices choices_;
 };
-
-std::unique_ptr<KvStorage> CudaBackend::MakeCache(int64_t capacity) {
-  auto cache = std::make_unique<CudaKv>(s_.rows(), capacity);
-  const int64_t bytes = capacity * s_.config().kv_dim() * static_cast<int64_t>(SizeOf(s_.dtype()));
-  try {
-    for (int64_t i = 0; i < slots_; ++i)
-      cache->slots.push_back({DeviceBuffer<std::byte>(s_.stream(), bytes, "the KV cache"),
-                              DeviceBuffer<std::byte>(s_.stream(), bytes, "the KV cache")});
-  } catch (const OutOfMemory& error) {
-    const int64_t room = error.free_bytes + 2 * bytes * std::ssize(cache->slots);
-    throw OutOfMemory(error, fmt::format("a cache of {} positions was asked for, about {} would fit", capacity,
-                                         room * capacity / (2 * bytes * slots_)));
-  }
-  s_.graph().Reset();  // a new cache may stand where an old one did
-  return cache;
-}
 
 Rows CudaBackend::Run(const LayerCall& call, const std::function<void(Layers&)>& loop) {
   try {
@@ -118,29 +154,43 @@ Rows CudaBackend::Run(const LayerCall& call, const std::function<void(Layers&)>&
 }
 
 Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&)>& loop) {
+  for (const Continued& continued : call.continued)
+    Check(static_cast<const CudaKv&>(*continued.cache).pool == caches_, "a cache that another decoder allocated");
   if (!call.on_chosen && call.draw != nullptr) {
     choices_.Forget();
     s_.Ask(*call.draw);
   }
-  s_.Start(call);
+  const FullStep step(call, s_.tapped());
+  s_.Start(step.Of(call));
   Rows stream = LaunchBegun(call, loop);
   if (call.draw != nullptr) choices_.Add(s_.stream(), s_.chosen());
   return stream;
 }
 
 Rows CudaBackend::LaunchBegun(const LayerCall& call, const std::function<void(Layers&)>& loop) {
-  if (s_.step().count == 1 && s_.cache() != nullptr && !s_.tapped()) {
-    const Recorded wanted{s_.cache(), call.draw != nullptr,
-                          call.residual != nullptr ? s_.Here(*call.residual) : nullptr};
-    one_.StartFrom(wanted.from);
-    if (recorded_ != wanted) s_.graph().Reset();
-    recorded_ = wanted;
-    s_.graph().Run(s_.stream(), [&] { loop(one_); });
-    return one_.Stream();
+  const int64_t tokens = s_.step().count;
+  const auto rows = [&] { return many_.Stream().Slice(0, call.batch.size()); };
+  const bool recorded =
+      s_.caches() != nullptr && !s_.tapped() && (tokens == 1 || (s_.step().one_each && tokens <= gpu::kFewTokens));
+  if (!recorded) {
+    const MovesSeen seen(s_);
+    loop(many_);
+    return call.taps_only ? Rows() : rows();
   }
-  s_.graph().Reset();  // buffers may move
-  loop(many_);
-  return call.taps_only ? Rows() : many_.Stream();
+  gpu::LaunchGraph& graph = s_.graph(tokens);
+  Recorded& was = recorded_[&graph];
+  const Recorded wanted{caches_->version(), s_.step().longest_keys, call.draw != nullptr,
+                        call.residual != nullptr ? s_.Here(*call.residual) : nullptr};
+  if (was != wanted) graph.Reset();
+  was = wanted;
+  const MovesSeen seen(s_, &graph);
+  one_.StartFrom(wanted.from);
+  graph.Run(s_.stream(), [&] {
+    if (tokens == 1) return loop(one_);
+    loop(many_);
+    many_.Stream();  // adds what is pending
+  });
+  return tokens == 1 ? one_.Stream() : rows();
 }
 
 int32_t CudaBackend::Chosen() {
@@ -160,12 +210,49 @@ Matrix<float> CudaBackend::Logits(const Rows& residual) {
   return out;
 }
 
+std::vector<int32_t> CudaBackend::ChooseAfter(const Rows& stream, std::span<const ChoosingRow> rows) {
+  const int64_t vocab = s_.config().vocab;
+  const MovesSeen seen(s_);
+  const float* const h = s_.Here(stream);
+  std::vector<int32_t> chosen;
+  for (; !rows.empty(); rows = rows.subspan(std::min(rows.size(), kChosenTogether))) {
+    const size_t count = std::min(rows.size(), kChosenTogether), full = std::bit_ceil(count);
+    std::vector<int32_t> which;
+    std::vector<gpu::SampleRequest> requests;
+    for (const ChoosingRow& row : rows.first(count)) {
+      which.push_back(static_cast<int32_t>(row.row));
+      requests.push_back(RequestOf(row.draw));
+    }
+    which.resize(full, which.back());
+    const auto m = static_cast<int64_t>(full);
+    const DeviceBuffer<int32_t> from(s_.stream(), std::span<const int32_t>(which), kActivations),
+        tokens(s_.stream(), m, kActivations);
+    const DeviceBuffer<gpu::SampleRequest> asked(s_.stream(), std::span<const gpu::SampleRequest>(requests),
+                                                 kActivations);
+    const MatrixView<float> last(s_.Floats(CudaArray::kGathered, m * s_.hidden()), m, s_.hidden());
+    gpu::GatherRows(s_.stream(), from.data(), MatrixView<const float>(h, stream.count(), s_.hidden()), last);
+    const DeviceArray x = s_.Get(CudaArray::kNormed, m * s_.hidden(), s_.dtype());
+    gpu::AddNorm(s_.stream(), last, {}, s_.FinalNorm(), x);
+    const MatrixView<float> logits(s_.Floats(CudaArray::kLogits, m * vocab), m, vocab);
+    s_.device()->MatMul({.x = x, .y = {logits.data, DType::kFloat32}, .m = m, .n = vocab, .k = s_.hidden()},
+                        s_.HeadWeights(), /*streamed=*/true);
+    if (s_.spec().logit_cap > 0) gpu::SoftCapRows(s_.stream(), s_.spec().logit_cap, logits);
+    for (size_t i = 0; i < count; ++i)
+      s_.Sample(logits.row(static_cast<int64_t>(i)), asked.data() + i, tokens.data() + i);
+    chosen.resize(chosen.size() + count);
+    gpu::CopyToHost(s_.stream(), &chosen[chosen.size() - count], tokens.data(),
+                    static_cast<int64_t>(count * sizeof(int32_t)));
+  }
+  if (std::find(chosen.begin(), chosen.end(), -1) != chosen.end()) FailOfNaN();
+  return chosen;
+}
+
 std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) {
   const auto count = std::ssize(scored.targets);
   const int64_t vocab = s_.config().vocab;
   for (int32_t target : scored.targets)
     Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
-  s_.graph().Reset();  // arrays of its launches may move
+  const MovesSeen seen(s_);
   const DeviceBuffer<int32_t> wanted(s_.stream(), scored.targets, kActivations), best(s_.stream(), count, kActivations);
   const DeviceBuffer<float> log_probs(s_.stream(), count, kActivations);
   const DeviceBuffer<gpu::TokenScore> scores(s_.stream(), std::min(count, kGpuScoredRows), kActivations);
@@ -191,7 +278,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
     for (int64_t v = 0; v < vocab; v += kGpuVocabChunk) {
       const int64_t n = std::min(kGpuVocabChunk, vocab - v);
       const DeviceArray logits = s_.Get(CudaArray::kLogits, m * n, DType::kFloat32);
-      s_.MatMul({.x = x, .y = logits, .m = m, .n = n, .k = s_.hidden()}, head.Rows(v, n, s_.hidden()));
+      s_.device()->MatMul({.x = x, .y = logits, .m = m, .n = n, .k = s_.hidden()}, head.Rows(v, n, s_.hidden()));
       if (s_.spec().logit_cap > 0)
         gpu::SoftCapRows(s_.stream(), s_.spec().logit_cap, {static_cast<float*>(logits.data), m, n});
       gpu::UpdateScores(s_.stream(), {static_cast<const float*>(logits.data), m, n, v, vocab}, wanted.data() + first,

@@ -2,6 +2,7 @@
 #include "engine/cuda/call.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +12,12 @@
 
 namespace shiftrt {
 
+namespace {
+
+const CudaKv& CacheOf(const Continued& continued) { return static_cast<const CudaKv&>(*continued.cache); }
+
+}  // namespace
+
 CudaCall::CudaCall(const Context& context, std::shared_ptr<const Weights> weights)
     : weights_(std::move(weights)), device_(OnDevice(context, weights_, context.gpus.front())) {
   ropes_.emplace_back(stream(), config().rope, config().head_dim);
@@ -19,12 +26,12 @@ CudaCall::CudaCall(const Context& context, std::shared_ptr<const Weights> weight
 }
 
 bool CudaCall::Begin(const LayerCall& call) {
-  cache_ = static_cast<const CudaKv*>(call.cache());
+  caches_ = call.continued.empty() ? nullptr : CacheOf(call.continued.front()).pool.get();
   const int64_t count = call.batch.size(), vocab = config().vocab;
   const CallLayout layout = LayOut(call);
   constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t);
   const auto joined_count = std::ssize(layout.joined_rows), sequence_count = std::ssize(layout.sequences);
-  const bool cached = cache_ != nullptr;
+  const bool cached = caches_ != nullptr;
   const int64_t total = (cached ? 5 : 4) * count + joined_count + kSequenceWords * sequence_count;
   std::vector<int32_t> host(total);
   // In the order in which BeginOnChosen() has them: recorded launches read the numbers of either.
@@ -42,24 +49,27 @@ bool CudaCall::Begin(const LayerCall& call) {
   for (size_t i = 0; i < layout.sequences.size(); ++i) {
     const CallLayout::Sequence& s = layout.sequences[i];
     const auto begin = static_cast<int32_t>(s.begin), past = static_cast<int32_t>(s.past);
-    const int64_t first_key = cached ? 0 : s.joined < 0 ? s.begin : count + s.joined;
+    const int64_t first_key = cached ? CacheOf(call.continued[i]).first : s.joined < 0 ? s.begin : count + s.joined;
     const auto kv_begin = static_cast<int32_t>(first_key),
                first_rotation = static_cast<int32_t>(ropes_.front().FirstRow(s.reach));
     const gpu::PackedSequence packed{begin, static_cast<int32_t>(s.count), past, kv_begin};
     std::memcpy(sequence + static_cast<int64_t>(i) * kSequenceWords, &packed, sizeof(packed));
     step_.longest = std::max(step_.longest, s.count);
-    step_.longest_keys = std::max(step_.longest_keys, s.past + s.count);
+    step_.longest_keys = std::max(step_.longest_keys, cached ? CacheOf(call.continued[i]).capacity : s.past + s.count);
     reach = std::max(reach, s.reach);
     for (int32_t t = begin; t < s.begin + s.count; ++t) {
       const int32_t position = past + t - begin;
       rotations[t] = first_rotation + position;
       first_row[t] = kv_begin;
       visible[t] = position + 1;
-      if (cached) cache_rows[t] = position;
+      if (cached) cache_rows[t] = kv_begin + position;
     }
   }
   std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), joined);
-  if (cached) step_.longest_keys = cache_->capacity;
+  step_.one_each = cached && sequence_count > 1 && step_.longest == 1;
+  // A power of two, so that recorded launches last while replies end. More idle blocks do not change attention's bits.
+  if (step_.one_each)
+    step_.longest_keys = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(step_.longest_keys)));
   const bool moved = ExtendRopes(reach) || (total > numbers_.size());
   const int32_t* const there = numbers_.Reserve(stream(), std::max<int64_t>(1, total), kActivations);
   gpu::CopyToDevice(stream(), numbers_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
@@ -77,13 +87,16 @@ bool CudaCall::Begin(const LayerCall& call) {
 }
 
 bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::SampleRequest* request) {
-  cache_ = static_cast<const CudaKv*>(call.cache());
-  const bool moved = ExtendRopes(cache_->capacity) || (numbers_.size() < gpu::kStepNumbers);
+  const CudaKv& cache = CacheOf(call.continued.front());
+  caches_ = cache.pool.get();
+  const int64_t past = call.continued.front().past;
+  const bool moved = ExtendRopes(cache.capacity) || (numbers_.size() < gpu::kStepNumbers);
   int32_t* const numbers = numbers_.Reserve(stream(), gpu::kStepNumbers, kActivations);
-  const int64_t rotation = ropes_.front().FirstRow(cache_->capacity) + call.past();
+  const int64_t rotation = ropes_.front().FirstRow(cache.capacity) + past;
   gpu::StepOnChosen(stream(), {.chosen = chosen,
-                               .position = static_cast<int32_t>(call.past()),
+                               .position = static_cast<int32_t>(past),
                                .rotation = static_cast<int32_t>(rotation),
+                               .first_row = static_cast<int32_t>(cache.first),
                                .asked = RequestOf(*call.draw),
                                .numbers = numbers,
                                .request = request});
@@ -94,7 +107,7 @@ bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::
            .first_row = numbers + 3,
            .visible = numbers + 4,
            .longest = 1,
-           .longest_keys = cache_->capacity};
+           .longest_keys = cache.capacity};
   return moved;
 }
 
@@ -127,7 +140,7 @@ void CudaCall::Attend(const Attention& a) {
                                        .tokens = step_.count,
                                        .splits = gpu::AttentionSplits(shape, step_.count, step_.longest_keys, cores()),
                                        .scratch = &shares_,
-                                       .out = static_cast<float*>(a.out.data),
+                                       .out = a.out,
                                        .log_sums = a.log_sums});
   gpu::AttendPacked(stream(), {.shape = shape,
                                .q = a.q,

@@ -8,21 +8,13 @@
 #include <vector>
 
 #include "engine/backend.h"
+#include "engine/cuda/kv.h"
 #include "engine/cuda/rope_table.h"
 #include "engine/cuda/weights.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/sample.h"
 
 namespace shiftrt {
-
-struct CudaKv : KvStorage {
-  CudaKv(std::shared_ptr<const StreamRows> stream, int64_t capacity) : KvStorage(capacity), stream(std::move(stream)) {}
-  struct Slot {
-    gpu::DeviceBuffer<std::byte> keys, values;  // (capacity, kv_dim)
-  };
-  std::shared_ptr<const StreamRows> stream;  // the memory goes back to it
-  std::vector<Slot> slots;                   // one per block whose attention runs, in plan order
-};
 
 // Arrays in device memory, and sizes.
 struct Step {
@@ -34,6 +26,7 @@ struct Step {
   const gpu::PackedSequence* sequences = nullptr;
   int64_t sequence_count = 0, longest = 0;
   int64_t longest_keys = 0;  // no query will see more
+  bool one_each = false;     // several sequences append a token each to their caches
   // The rows of keys that branches have in one piece with their own; they stand after the call's.
   const int32_t* joined_rows = nullptr;
   int64_t joined_count = 0;
@@ -60,7 +53,11 @@ class CudaCall {
   DType dtype() const { return device_->dtype(); }
   int cores() const { return device_->info().multiprocessors; }
   gpu::Products& products() { return device_->products(); }
-  void MatMul(const gpu::MatMulProblem& problem, const gpu::WeightRows& w) const { device_->MatMul(problem, w); }
+  // Reads dense weights as a stream if the call has few tokens for that and is to have bits that do not depend on how
+  // many they are.
+  void MatMul(const gpu::MatMulProblem& problem, const gpu::WeightRows& w) const {
+    device_->MatMul(problem, w, step_.one_each);
+  }
   const std::shared_ptr<const StreamRows>& rows() const { return device_->rows(); }
 
   // Copies what the launches of `call` read to the device, in one copy. Throws Error for a token outside the
@@ -71,7 +68,7 @@ class CudaCall {
   bool BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::SampleRequest* request);
 
   const Step& step() const { return step_; }
-  const CudaKv* cache() const { return cache_; }  // null: the call has none
+  const KvPool* caches() const { return caches_; }  // those of the call's sequences; null: they have none
   // h (tokens, hidden) = the embeddings of the call's tokens.
   void Embed(MatrixView<float> h) const;
   gpu::RopeTable rope(int64_t layer) const {
@@ -101,7 +98,7 @@ class CudaCall {
   const std::shared_ptr<DeviceWeights> device_;
   std::vector<GrowingRopeTable> ropes_;  // tables of ModelConfig::rope and, if a layer has it, second_rope
   gpu::DeviceBuffer<int32_t> numbers_;
-  const CudaKv* cache_ = nullptr;
+  const KvPool* caches_ = nullptr;
   Step step_;
 
  protected:

@@ -40,8 +40,10 @@ void ManyTokens::Attend(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
   const KeysValues kv = s_.Place(slot);
   const int64_t count = s_.step().count, q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
-  const DeviceArray qkv = s_.Get(CudaArray::kQkv, count * qkv_dim, s_.dtype());
-  const DeviceArray q = s_.Get(CudaArray::kQueries, count * q_dim, s_.dtype());
+  // Single tokens attend with float32 queries, so that blocks share the keys of a token.
+  const DType type = s_.step().one_each ? DType::kFloat32 : s_.dtype();
+  const DeviceArray qkv = s_.Get(CudaArray::kQkv, count * qkv_dim, type);
+  const DeviceArray q = s_.Get(CudaArray::kQueries, count * q_dim, type);
   s_.MatMul({.x = InputOf(block, Halves::kAttention), .y = qkv, .m = count, .n = qkv_dim, .k = s_.hidden()},
             w.qkv.rows);
   s_.Rotate(block.layer, w, qkv, q, kv);

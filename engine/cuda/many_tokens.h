@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers for whole sequences, and the steps of their blocks, through products of many rows. Activations have the
-// type of the weights. Products add to the stream. Where calls are tapped, and where the family norms its updates, they
-// write them apart, and the next norm adds them: 4 hidden bytes more per token that are written and read.
+// The layers for whole sequences and for one token of each of several, and the steps of their blocks, through products
+// of many rows. Activations have the type of the weights; the queries of single tokens are float32. Products add to the
+// stream. Where calls are tapped, and where the family norms its updates, they write them apart, and the next norm adds
+// them: 4 hidden bytes more per token that are written and read.
 #pragma once
 
 #include "engine/block.h"

@@ -94,13 +94,13 @@ float* CudaState::InputOf(const DeviceLra& lra, MatrixView<float> h) {
 void CudaState::Start(const LayerCall& call) {
   Check(!call.on_chosen || chosen_.size() > 0, "no token was chosen that a step could follow");
   const bool moved = call.on_chosen ? BeginOnChosen(call, chosen_.data(), request_.data()) : Begin(call);
-  if (moved) graph_.Reset();
+  if (moved) ResetGraphs();
 }
 
 KeysValues CudaState::Place(int64_t slot) {
-  if (cache() != nullptr) {
-    const CudaKv::Slot& there = cache()->slots[slot];
-    return {{there.keys.data(), dtype()}, {there.values.data(), dtype()}, cache()->capacity};
+  if (caches() != nullptr) {
+    const KvPool::Slot& there = caches()->slot(slot);
+    return {{there.keys.data(), dtype()}, {there.values.data(), dtype()}, caches()->rows()};
   }
   const int64_t rows = step().count + step().joined_count, size = rows * config().kv_dim();
   return {Get(CudaArray::kKeys, size, dtype()), Get(CudaArray::kValues, size, dtype()), rows};
@@ -181,20 +181,31 @@ void CudaState::Ask(const Draw& draw) {
 void CudaState::Choose(const float* row) {
   float* const logits = chosen_from_.Reserve(stream(), config().vocab, kActivations);
   Head(row, logits);
-  gpu::SampleToken(stream(), logits, config().vocab, request_.data(), cores(),
-                   choice_scratch_.Reserve(stream(), gpu::SampleScratch(config().vocab, cores()), kActivations),
-                   chosen_.Reserve(stream(), 1, kActivations));
+  Sample(logits, request_.data(), chosen_.Reserve(stream(), 1, kActivations));
+}
+
+void CudaState::Sample(const float* logits, const gpu::SampleRequest* request, int32_t* token) {
+  gpu::SampleToken(stream(), logits, config().vocab, request, cores(),
+                   choice_scratch_.Reserve(stream(), gpu::SampleScratch(config().vocab, cores()), kActivations), token);
+}
+
+int64_t CudaState::ScratchBytes() const {
+  int64_t bytes = shares_.bytes();
+  for (const Scratch& array : arrays_) bytes += array.bytes();
+  return bytes;
 }
 
 int64_t CudaState::ReleaseScratch() {
-  int64_t bytes = shares_.bytes();
-  for (Scratch& array : arrays_) {
-    bytes += array.bytes();
-    array.Release();
-  }
+  const int64_t bytes = ScratchBytes();
+  for (Scratch& array : arrays_) array.Release();
   shares_.Release();
-  graph_.Reset();
+  ResetGraphs();
   return bytes;
+}
+
+void CudaState::ResetGraphs(const gpu::LaunchGraph* but) {
+  for (gpu::LaunchGraph& graph : graphs_)
+    if (&graph != but) graph.Reset();
 }
 
 }  // namespace shiftrt

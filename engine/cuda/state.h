@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <map>
 #include <memory>
 
@@ -77,8 +78,8 @@ class CudaState : public CudaCall {
 
   // Makes `call` the one in progress. If its token is the one that the call before chose, copies nothing to the device.
   void Start(const LayerCall& call);
-  // The recorded launches for one token. Whatever moves an array that they use resets them.
-  gpu::LaunchGraph& graph() { return graph_; }
+  // The recorded launches of a step of 1, 2, 4, 8, 16 or 32 tokens.
+  gpu::LaunchGraph& graph(int64_t tokens) { return graphs_[std::bit_width(static_cast<uint64_t>(tokens)) - 1]; }
 
   // An array with room for so many elements, which it need not keep from before.
   gpu::DeviceArray Get(CudaArray which, int64_t count, DType dtype) { return Of(which).Get(stream(), count, dtype); }
@@ -87,12 +88,16 @@ class CudaState : public CudaCall {
   MatrixView<float> Hidden(CudaArray which) { return {Floats(which, step().count * hidden()), step().count, hidden()}; }
   // Gives back the memory of a batch; returns how many bytes.
   int64_t ReleaseScratch();
+  // The bytes of the arrays that recorded launches use. They change when an array moves, because arrays only grow.
+  int64_t ScratchBytes() const;
+  // Forgets what was recorded, because an array has moved, but for one graph.
+  void ResetGraphs(const gpu::LaunchGraph* but = nullptr);
 
   // Returns what the products of an adapter read: h (tokens, hidden), or its norm in an array.
   float* InputOf(const DeviceLra& lra, MatrixView<float> h);
   // Returns rows in this GPU's memory, to which those of the host are copied. Throws Error for rows of another GPU.
   const float* Here(const Rows& rows);
-  // Returns where the keys and values of the call belong: in a slot of the cache, or in scratch for one block.
+  // Returns where the keys and values of the call belong: in a slot of its caches, or in scratch for one block.
   KeysValues Place(int64_t slot);
   // From the product with the joined query, key and value matrices, which is changed: rotated queries to `q`, keys and
   // values to `kv`.
@@ -110,6 +115,8 @@ class CudaState : public CudaCall {
   void Ask(const Draw& draw);
   // Chooses the token that follows `row` into chosen().
   void Choose(const float* row);
+  // Chooses among logits (vocab) as a request in device memory says.
+  void Sample(const float* logits, const gpu::SampleRequest* request, int32_t* token);
   const int32_t* chosen() const { return chosen_.data(); }
 
  private:
@@ -126,9 +133,9 @@ class CudaState : public CudaCall {
   // The choice of a token; apart from the scratch, because recorded launches read and write it.
   gpu::DeviceBuffer<gpu::SampleRequest> request_;
   gpu::DeviceBuffer<int32_t> chosen_;
-  gpu::DeviceBuffer<float> chosen_from_;  // logits
+  gpu::DeviceBuffer<float> chosen_from_;  // logits of one row
   gpu::DeviceBuffer<uint64_t> choice_scratch_;
-  gpu::LaunchGraph graph_;
+  std::array<gpu::LaunchGraph, std::bit_width(static_cast<uint64_t>(gpu::kFewTokens))> graphs_;
 };
 
 }  // namespace shiftrt

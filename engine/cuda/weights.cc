@@ -268,33 +268,37 @@ ConstDeviceArray DeviceWeights::Expanded(const gpu::WeightPart& part, int64_t co
   return to;
 }
 
-void DeviceWeights::MatMul(gpu::MatMulProblem problem, const gpu::WeightRows& w) {
+void DeviceWeights::MatMul(gpu::MatMulProblem problem, const gpu::WeightRows& w, bool streamed) {
+  const bool few = problem.m <= gpu::kFewTokens && problem.x.dtype == dtype_ && dtype_ != DType::kFloat32 &&
+                   !problem.x_transposed && problem.x_stride == 0;
+  const auto multiply_few = [&](const gpu::WeightPart& part) {
+    gpu::MultiplyFew(stream(),
+                     {.x = problem.x,
+                      .w = part,
+                      .y = problem.y,
+                      .m = problem.m,
+                      .k = problem.k,
+                      .accumulate = problem.accumulate,
+                      .y_stride = problem.y_stride},
+                     info_.multiprocessors);
+  };
   if (!w.quantised()) {
+    if (few && streamed) return multiply_few({w.plain, problem.n, 0, problem.n});
     problem.w = w.plain;
     return products_.MatMul(problem);
   }
-  const bool few = problem.m <= gpu::kFewTokens && problem.x.dtype == DType::kBFloat16 && !problem.x_transposed &&
-                   problem.x_stride == 0;
   Check(!problem.w_transposed, "a product with the transpose of quantised parts");  // they would divide its depth
   problem.y_stride = problem.YStride();
   for (int i = 0; i < w.count; ++i) {
     const gpu::WeightPart& part = w.parts[i];
     problem.n = part.rows;
-    if (!gpu::TakesBlocks(part.array.dtype)) {
+    if (few && (streamed || gpu::TakesBlocks(part.array.dtype))) {
+      multiply_few(part);
+    } else if (!gpu::TakesBlocks(part.array.dtype)) {
       problem.w = {static_cast<const std::byte*>(part.array.data) +
                        part.first * problem.k * static_cast<int64_t>(SizeOf(part.array.dtype)),
                    part.array.dtype};
       products_.MatMul(problem);
-    } else if (few) {
-      gpu::MultiplyFew(stream(),
-                       {.x = static_cast<const BFloat16*>(problem.x.data),
-                        .w = part,
-                        .y = problem.y,
-                        .m = problem.m,
-                        .k = problem.k,
-                        .accumulate = problem.accumulate,
-                        .y_stride = problem.y_stride},
-                       info_.multiprocessors);
     } else {
       problem.w = Expanded(part, problem.k);
       products_.MatMul(problem);

@@ -80,10 +80,10 @@ class DeviceWeights {
   // Throws Error unless a matrix of this type can belong to this model; `what` says which matrix it is.
   void CheckType(const std::string& what, DType type) const;
 
-  // y = x W' (+ y) as gpu::MatMulProblem says, but for its w. Up to gpu::kFewTokens rows of dense bfloat16 are
-  // multiplied with the blocks of quantised parts; for more, one part after the other is expanded. Quantised parts must
-  // not be transposed.
-  void MatMul(gpu::MatMulProblem problem, const gpu::WeightRows& w);
+  // y = x W' (+ y) as gpu::MatMulProblem says, but for its w. Up to gpu::kFewTokens dense rows are multiplied with the
+  // blocks of quantised parts, and with `streamed` with dense 16-bit weights, by gpu::MultiplyFew(); for more, one
+  // quantised part after the other is expanded. Quantised parts must not be transposed.
+  void MatMul(gpu::MatMulProblem problem, const gpu::WeightRows& w, bool streamed = false);
   // Quantised rows in bfloat16, dense. Valid until the next call of this function or of MatMul().
   gpu::ConstDeviceArray Expanded(const gpu::WeightPart& part, int64_t cols);
 

@@ -106,7 +106,7 @@ class ModelRunner {
   Generation Generate(std::span<const int32_t> prompt, const GenerationSettings& settings = {},
                       const std::function<bool(int32_t token)>& on_token = {});
 
-  /// Continues many prompts, several of them together: on a CPU, the weights are then read once for all of them. A
+  /// Continues many prompts, several of them together: the weights are then read once for all of them. A
   /// reply that ends makes room for the next prompt.
   /// \param prompts token ids of each prompt, at least one; LanguageModel::Encode and EncodeMessage make them
   /// \param settings how tokens are chosen, without on_text; prompt i has the seed `seed` + i, and up to rounding the

@@ -48,7 +48,7 @@ struct SplitAttention {
   int64_t tokens = 0;
   int splits = 1;  // from AttentionSplits: the most blocks that share the keys of a query; few keys use fewer
   SplitScratch* scratch = nullptr;
-  float* out = nullptr;       // (tokens, heads * head_dim), not q
+  DeviceArray out;            // (tokens, heads * head_dim), not q; float32, or the type of the keys
   float* log_sums = nullptr;  // as in PackedAttention
 };
 // The number of splits that fills the device if no query has more than `longest` keys.

@@ -33,9 +33,10 @@ struct SplitKernel {
     const float* q;
     const T *keys, *values;
     const int32_t *first_row, *visible;
-    float* scratch;               // shares: (tokens, heads, most splits, StateSize)
-    uint32_t* arrivals;           // (tokens, blocks along y)
-    float *out, *log_sums;        // log_sums may be null
+    float* scratch;         // shares: (tokens, heads, most splits, StateSize)
+    uint32_t* arrivals;     // (tokens, blocks along y)
+    float *out, *log_sums;  // out: null if `narrow` is not; log_sums may be null
+    T* narrow;
     int heads, kv_heads, chunks;  // chunks: groups of kHeads query heads per kv head
     int window;                   // 0: none
     ScoreScales scales;
@@ -185,7 +186,7 @@ struct SplitKernel {
     }
     const int64_t head = first + h;
     if (splits == 1) {
-      args.out[head * kHeadDim + element] = value / sum;
+      Write(args, head * kHeadDim + element, value / sum);
       if (args.log_sums != nullptr && element == 0) args.log_sums[head] = LogSum(maximum, sum);
       return;
     }
@@ -194,6 +195,14 @@ struct SplitKernel {
     if (element == 0) {
       share[kHeadDim] = maximum;
       share[kHeadDim + 1] = sum;
+    }
+  }
+
+  static SHIFTRT_DEVICE void Write(const Args& args, int64_t at, float value) {
+    if (args.narrow != nullptr) {
+      args.narrow[at] = Narrow<T>(value);
+    } else {
+      args.out[at] = value;
     }
   }
 
@@ -225,7 +234,7 @@ struct SplitKernel {
       float value = 0;
 #pragma unroll 8
       for (int s = 0; s < splits; ++s) value += weights[h * kMostSplits + s] * ShareOf(args, first + h, s)[element];
-      args.out[(first + h) * kHeadDim + element] = value / sums[h];
+      Write(args, (first + h) * kHeadDim + element, value / sums[h]);
     }
   }
 };
@@ -240,6 +249,7 @@ void LaunchSplit(Stream stream, const SplitAttention& call) {
   using Kernel = SplitKernel<T, kHeadDim, kHeads, kCapped>;
   const AttentionShape& shape = call.shape;
   const int chunks = ChunksPerKvHead(shape), groups = shape.kv_heads * chunks;
+  const bool wide = call.out.dtype == DType::kFloat32;
   float* shares = nullptr;
   uint32_t* arrivals = nullptr;
   if (call.splits > 1) {
@@ -249,8 +259,9 @@ void LaunchSplit(Stream stream, const SplitAttention& call) {
   Launch<Kernel>(stream,
                  {.x = static_cast<int>(call.tokens), .y = groups, .z = call.splits, .shared_bytes = Kernel::kShared},
                  {call.q, static_cast<const T*>(call.keys.data), static_cast<const T*>(call.values.data),
-                  call.first_row, call.visible, shares, arrivals, call.out, call.log_sums, shape.heads, shape.kv_heads,
-                  chunks, shape.window, ScalesOf(shape)});
+                  call.first_row, call.visible, shares, arrivals, wide ? static_cast<float*>(call.out.data) : nullptr,
+                  call.log_sums, wide ? nullptr : static_cast<T*>(call.out.data), shape.heads, shape.kv_heads, chunks,
+                  shape.window, ScalesOf(shape)});
 }
 
 }  // namespace
@@ -273,6 +284,9 @@ uint32_t* SplitScratch::Arrivals(Stream stream, int64_t count) {
 void AttendSplit(Stream stream, const SplitAttention& call) {
   RequireShape(call.shape);
   Require(call.splits >= 1 && call.splits <= kMostSplits, "attention", "1 to 64 splits", call.splits);
+  Require(call.out.dtype == DType::kFloat32 || call.out.dtype == call.keys.dtype, "attention",
+          "results in float32 or in the type of the keys, not elements of bytes",
+          static_cast<int64_t>(SizeOf(call.out.dtype)));
   if (call.tokens == 0) return;
   WithHeadDim(call.shape.head_dim, [&](auto head_dim) {
     WithType("attention", call.keys.dtype, [&](auto type) {

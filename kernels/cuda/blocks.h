@@ -78,14 +78,16 @@ struct WeightRows {
 };
 
 // The most tokens of MultiplyFew().
-inline constexpr int64_t kFewTokens = 16;
+inline constexpr int64_t kFewTokens = 32;
 
-// y (m, n) = x (m, k) W' (+ y), for 1 to kFewTokens rows of bfloat16, and W (n, k), quantised rows. y is bfloat16 or
-// float32. W is dequantised in registers, in float32, and rounded to bfloat16, as ExpandRows() does; sums are float32.
-// Rows of x and W are dense, those of y are `y_stride` elements apart (0: dense).
-// Cost: reads the blocks once, and x once per block of threads; 2 m n k FLOP on the tensor cores.
+// y (m, n) = x (m, k) W' (+ y), for 1 to kFewTokens rows. W (n, k) is bfloat16, float16 or quantised, x of the type of
+// W, or bfloat16 for quantised W, and y of that type or float32. k: a multiple of 8, or whole blocks. Quantised W is
+// dequantised in registers, in float32, and rounded to bfloat16, as ExpandRows() does; sums are float32. The bits of a
+// row of y depend on its row of x and on W alone. Rows of x and W are dense, those of y are `y_stride` elements apart
+// (0: dense).
+// Cost: reads W once, and x once per block of threads; 2 m n k FLOP on the tensor cores.
 struct FewProblem {
-  const BFloat16* x = nullptr;
+  ConstDeviceArray x;
   WeightPart w;
   DeviceArray y = {};
   int64_t m = 0, k = 0;

@@ -279,8 +279,8 @@ struct ChosenStepKernel {
     const int32_t chosen = *step.chosen;
     step.numbers[0] = chosen < 0 ? 0 : chosen;
     step.numbers[1] = step.rotation;
-    step.numbers[2] = step.position;
-    step.numbers[3] = 0;
+    step.numbers[2] = step.first_row + step.position;
+    step.numbers[3] = step.first_row;
     step.numbers[4] = step.position + 1;
     *step.request = step.asked;
   }

@@ -37,7 +37,8 @@ inline constexpr int64_t kStepNumbers = 5;
 struct ChosenStep {
   const int32_t* chosen = nullptr;
   int32_t position = 0;
-  int32_t rotation = 0;  // the row of the table of rotations for this position
+  int32_t rotation = 0;   // the row of the table of rotations for this position
+  int32_t first_row = 0;  // the row of keys and values for position 0
   SampleRequest asked;
   int32_t* numbers = nullptr;
   SampleRequest* request = nullptr;

@@ -462,7 +462,7 @@ class Model:
 
     def generate_many(self, prompts: Sequence[str | Sequence[int]], *, batch: int = 16, max_tokens: int = 64, temperature: float = 0,
                       top_p: float = 1, top_k: int = 0, seed: int = 0, stop_at_end: bool = True) -> list[Generation]:
-        """Continues many prompts, on a CPU several of them in each pass over the weights.
+        """Continues many prompts, several of them in each pass over the weights.
 
         Args:
             prompts: texts, or token ids, to which no beginning-of-sequence token is added.

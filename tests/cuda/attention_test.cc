@@ -60,18 +60,24 @@ class AttentionOnGpu : public CudaTest {
     const DeviceBuffer<int32_t> first(stream_, std::span<const int32_t>(first_row), "a test"),
         seen(stream_, std::span<const int32_t>(visible), "a test");
     const Output<float> out(stream_, p.tokens * p.q_dim()), log_sums(stream_, p.tokens * c.heads);
-    AttendSplit(stream_, {.shape = ShapeOf(c),
-                          .q = q.data(),
-                          .keys = keys.array(),
-                          .values = values.array(),
-                          .first_row = first.data(),
-                          .visible = seen.data(),
-                          .tokens = p.tokens,
-                          .splits = splits,
-                          .scratch = &scratch_,
-                          .out = out.data(),
-                          .log_sums = log_sums.data()});
+    SplitAttention call = {.shape = ShapeOf(c),
+                           .q = q.data(),
+                           .keys = keys.array(),
+                           .values = values.array(),
+                           .first_row = first.data(),
+                           .visible = seen.data(),
+                           .tokens = p.tokens,
+                           .splits = splits,
+                           .scratch = &scratch_,
+                           .out = out.array(),
+                           .log_sums = log_sums.data()};
+    AttendSplit(stream_, call);
     Expect(p, out.Values(), log_sums.Values(), 0);
+    const Output<T> narrow(stream_, p.tokens * p.q_dim());
+    call.out = narrow.array();
+    AttendSplit(stream_, call);
+    const std::vector<double> wide = out.Values(), found = narrow.Values();
+    for (size_t i = 0; i < wide.size(); ++i) ASSERT_EQ(found[i], Exact(T(static_cast<float>(wide[i])))) << i;
   }
 
   template <typename T>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with quantised weights, and their conversion: the kernels of quantised.cu and matvec_blocks.cu.
+// Products with quantised weights, their conversion, and products of a few tokens: the kernels of quantised.cu,
+// matvec_blocks.cu and few.cu.
 #include "tests/cuda/fused_matvec.h"
 #include "tests/kernels/quantised_cases.h"
 
@@ -229,13 +230,15 @@ TEST_F(QuantisedOnGpu, ExpandsToTheFormatsNumbers) {
   }
 }
 
+class FewTokensOnGpu : public CudaTest {};
+
 // Both operands are rounded to bfloat16; a sum has as many roundings as it has terms.
-TEST_F(QuantisedOnGpu, FewTokensAgreeWithFloat64) {
+TEST_F(FewTokensOnGpu, QuantisedWeightsAgreeWithFloat64) {
   for (const DType type : kBlockTypes) {
     const bool small = LayoutOf(type).elements == 32;
     for (const int64_t cols : {small ? int64_t{32} : int64_t{256}, small ? int64_t{1184} : int64_t{1280}}) {
       for (const int64_t rows : {1, 16, 35}) {
-        for (const int64_t m : {1, 2, 7, 8, 9, 16}) {
+        for (const int64_t m : {1, 2, 8, 9, 16, 17, 32}) {
           for (const int multiprocessors : {1, 100}) {  // two tiles of rows per block, and one
             if (TooLarge(rows * cols * m, 200000)) continue;
             SCOPED_TRACE(fmt::format("{}, {} tokens, weights ({}, {})", Name(type), m, rows, cols));
@@ -247,7 +250,7 @@ TEST_F(QuantisedOnGpu, FewTokensAgreeWithFloat64) {
                 test::Product({m, rows, cols}, x.values, test::Transposed(weights, rows, cols));
             const Output<float> wide(stream_, m * rows);
             const Output<BFloat16> narrow(stream_, m * rows);
-            FewProblem problem{.x = x.data(), .w = there.part(), .y = wide.array(), .m = m, .k = cols};
+            FewProblem problem{.x = x.array(), .w = there.part(), .y = wide.array(), .m = m, .k = cols};
             MultiplyFew(stream_, problem, multiprocessors);
             test::ExpectClose("float32", wide.Values(), expected, test::AllowedForSum(cols));
             problem.y = narrow.array();
@@ -263,14 +266,14 @@ TEST_F(QuantisedOnGpu, FewTokensAgreeWithFloat64) {
 }
 
 // Some rows of a matrix, added to some columns of a wider result.
-TEST_F(QuantisedOnGpu, FewTokensAddToAPartOfTheResult) {
+TEST_F(FewTokensOnGpu, AddToAPartOfTheResult) {
   const int64_t cols = 256, rows = 9, m = 3, stride = 14, first = 4, at = 5;
   const Quantised w(DType::kQ6_K, 20, cols, 8);
   const OnDevice there(stream_, w);
   const auto x = Input<BFloat16>::Normal(stream_, m * cols, 9);
   const auto y = Input<float>::Normal(stream_, m * stride, 10);
   MultiplyFew(stream_,
-              {.x = x.data(),
+              {.x = x.array(),
                .w = there.part().Rows(first, rows),
                .y = {y.data() + at, DType::kFloat32},
                .m = m,
@@ -294,6 +297,45 @@ TEST_F(QuantisedOnGpu, FewTokensAddToAPartOfTheResult) {
   }
 }
 
+// Columns that the warps of a block do not share evenly, and rows that are no multiple of a tile. A token's bits are
+// those that it has alone.
+TEST_F(FewTokensOnGpu, DenseWeightsAgreeWithFloat64) {
+  const auto check = [&](auto type, int64_t m, int64_t rows, int64_t cols, int multiprocessors) {
+    using T = decltype(type);
+    SCOPED_TRACE(fmt::format("{}, {} tokens, weights ({}, {})", Name(DTypeOf<T>::value), m, rows, cols));
+    const auto x = Input<T>::Normal(stream_, m * cols, 6), w = Input<T>::Normal(stream_, rows * cols, 5, 0.1);
+    const std::vector<test::Exact> expected =
+        test::Product({m, rows, cols}, x.values, test::Transposed(w.values, rows, cols));
+    const Output<float> wide(stream_, m * rows), last(stream_, rows);
+    const Output<T> narrow(stream_, m * rows);
+    FewProblem problem{
+        .x = x.array(), .w = {w.array(), rows, 0, rows}, .y = wide.array(), .m = m, .k = cols, .accumulate = false};
+    MultiplyFew(stream_, problem, multiprocessors);
+    test::ExpectClose("float32", wide.Values(), expected, test::AllowedForSum(cols));
+    problem.y = narrow.array();
+    MultiplyFew(stream_, problem, multiprocessors);
+    test::ExpectClose("16 bits", narrow.Values(), expected, {test::AllowedForSum(cols).roundings, DTypeOf<T>::value});
+    problem.x.data = x.data() + (m - 1) * cols;
+    problem.y = last.array();
+    problem.m = 1;
+    MultiplyFew(stream_, problem, multiprocessors);
+    const std::vector<double> all = wide.Values(), alone = last.Values();
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), all.end() - rows)) << "the bits depend on the other tokens";
+  };
+  for (const int64_t cols : {8, 72, 128, 264, 1032}) {
+    for (const int64_t rows : {1, 16, 35}) {
+      for (const int64_t m : {1, 2, 8, 9, 16, 17, 32}) {
+        for (const int multiprocessors : {1, 100}) {  // two tiles of rows per block, and one
+          if (TooLarge(rows * cols * m, 300000)) continue;
+          check(BFloat16(), m, rows, cols, multiprocessors);
+          check(Float16(), m, rows, cols, multiprocessors);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 // A result that is not finite stays so, and rows of zeros give zeros.
 TEST_F(QuantisedOnGpu, KeepsWhatIsNotFinite) {
   const int64_t cols = 256, rows = 3;
@@ -308,7 +350,7 @@ TEST_F(QuantisedOnGpu, KeepsWhatIsNotFinite) {
       const Input<BFloat16> narrow(stream_, values);
       const Output<float> y(stream_, rows), few(stream_, rows);
       MatVec(stream_, {.w = Joined({there.part()}), .rows = rows, .cols = cols, .x = x.data(), .y = y.data()}, 1);
-      MultiplyFew(stream_, {.x = narrow.data(), .w = there.part(), .y = few.array(), .m = 1, .k = cols}, 1);
+      MultiplyFew(stream_, {.x = narrow.array(), .w = there.part(), .y = few.array(), .m = 1, .k = cols}, 1);
       for (int64_t i = 0; i < rows; ++i) {
         EXPECT_FALSE(std::isfinite(y.Values()[i]));
         EXPECT_FALSE(std::isfinite(few.Values()[i]));
@@ -320,13 +362,18 @@ TEST_F(QuantisedOnGpu, KeepsWhatIsNotFinite) {
 TEST_F(QuantisedOnGpu, RefusesWhatItCannotTake) {
   const Quantised w(DType::kQ4_K, 2, 256, 1);
   const OnDevice there(stream_, w);
-  const Output<BFloat16> x(stream_, 17 * 256);
-  const Output<float> y(stream_, 34);
-  FewProblem problem{.x = x.data(), .w = there.part(), .y = y.array(), .m = 17, .k = 256};
+  const Output<BFloat16> x(stream_, 33 * 256);
+  const Output<float> y(stream_, 66);
+  FewProblem problem{.x = x.array(), .w = there.part(), .y = y.array(), .m = 33, .k = 256};
   EXPECT_THROW(MultiplyFew(stream_, problem, 1), std::runtime_error);
   problem.m = 1;
   problem.k = 128;
   EXPECT_THROW(MultiplyFew(stream_, problem, 1), std::runtime_error);
+  problem = {.x = x.array(), .w = {x.array(), 2, 0, 2}, .y = y.array(), .m = 1, .k = 12};
+  EXPECT_THROW(MultiplyFew(stream_, problem, 1), std::runtime_error) << "12 columns";
+  problem.k = 16;
+  problem.x.dtype = DType::kFloat16;
+  EXPECT_THROW(MultiplyFew(stream_, problem, 1), std::runtime_error) << "two types";
   EXPECT_THROW(ExpandRows(stream_, {x.array(), 2, 0, 2}, 256, y.array()), std::runtime_error);
   EXPECT_THROW(ExpandRows(stream_, there.part(), 256, {y.data(), DType::kFloat16}), std::runtime_error);
 }

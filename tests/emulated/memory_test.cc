@@ -16,6 +16,7 @@
 #include "shift/selection_pass.h"
 #include "shift/sums/collect.h"
 #include "tests/cuda/models.h"
+#include "tests/engine/rows.h"
 
 namespace shiftrt {
 namespace {
@@ -222,6 +223,24 @@ TEST_F(SmallMemory, ACacheTooLongIsToldWhatWouldFit) {
               std::string::npos)
         << error.what();
   }
+}
+
+// Some of the arrays that both caches share have grown when the memory runs out.
+TEST_F(SmallMemory, ACacheTooLongLeavesTheOthersAsTheyAre) {
+  Decoder decoder(context_, model_.weights, DepthPlan::Original(4)), other(context_, model_.weights, decoder.plan());
+  KvCache cache(model_.weights->config, decoder.plan(), 20), same(model_.weights->config, decoder.plan(), 20);
+  const std::vector<int32_t> tokens = MakeBatch(9).tokens, next = {3};
+  decoder.Forward(tokens, cache);
+  other.Forward(tokens, same);
+  KvCache longer(model_.weights->config, decoder.plan(), 100), another(model_.weights->config, decoder.plan(), 100);
+  {
+    const emu::MemoryLimit limit(emu::AllocatedBytes() + 50 * 2 * 4 * 64 * 4);
+    EXPECT_THROW(decoder.Forward(tokens, longer), OutOfMemory);
+  }
+  EXPECT_EQ(test::Copied(decoder.Forward(next, cache)).span().back(),
+            test::Copied(other.Forward(next, same)).span().back());
+  EXPECT_EQ(test::Copied(decoder.Forward(tokens, longer)).span().back(),
+            test::Copied(other.Forward(tokens, another)).span().back());
 }
 
 TEST_F(SmallMemory, ActivationsTakeAboutWhatIsSaid) {
