@@ -52,7 +52,7 @@ TensorBytes BytesOf(const Model& model) {
 
 std::vector<StoredType> StoredTypesOf(const Weights& weights) {
   std::map<std::string, StoredType> types;
-  weights.ForEachStored([&](const std::string& /*name*/, std::span<const TensorView> parts) {
+  weights.ForEachStored([&](const std::string& /*name*/, std::span<const TensorView> parts, const RowOrder&) {
     const auto original = weights.stored.find(parts.front().data);
     const bool converted = original != weights.stored.end();
     std::string type = converted ? original->second.TypeName() : Name(parts.front().dtype);

@@ -45,8 +45,7 @@ class ItemMaker {
         if (item.parts.back().dtype != item.parts.front().dtype && !q8_0_ && tensor.shape.size() > 1)
           item.type = BlockTypeOf(ExpandedType(item.parts.front().dtype));  // one of them is the plan's own
       }
-      if (IsInterleavedInGguf(architecture_, config_, row))
-        item.interleaved_heads = row.output == Axis::kQueries ? config_.heads : config_.kv_heads;
+      item.model_rows = Inverse(tensor.order);
       if (row.member == &BlockWeights::router) item.type = BlockType::kF32;  // as llama.cpp's converter writes it
       if (row.kind == BlockTensor::Kind::kNorm) item.offset = config_.block.norm_offset;
     }

@@ -54,7 +54,7 @@ struct GgufItem {
   std::vector<int64_t> shape;
   std::vector<TensorView> parts;
   BlockType type;
-  int64_t interleaved_heads = 0;                           // as FileTensor
+  RowOrder model_rows = nullptr;                           // of the file's rows: the row of the parts that each is
   float offset = 0;                                        // added to each element
   std::shared_ptr<const Matrix<float>> storage = nullptr;  // keeps a computed tensor
 

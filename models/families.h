@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/row_order.h"
 
 namespace shiftrt {
 
@@ -22,6 +23,7 @@ struct TensorPlace {
   const char* name;
   std::vector<TensorView BlockWeights::*> members;
   bool BlockSpec::*setting = nullptr;  // only blocks where this is true store it so; null: all
+  RowOrder (*order)(const ModelConfig& of_block) = nullptr;  // of the rows of all members; null: the members' own
 };
 
 // The properties of a family's rotary embedding, besides the settings that all families read.
@@ -68,9 +70,13 @@ struct CheckpointTensor {
   std::string name;            // relative to the block
   std::vector<int64_t> shape;  // the shape of all its parts together; (experts, rows, columns) if it holds all experts
   std::vector<const BlockTensor*> parts;
+  RowOrder order = nullptr;  // of the rows of all parts
 };
 // All tensors of a block of this configuration (ConfigOfBlock), in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);
+// The same in checkpoints that have the matrices of all experts together, as classes of transformers hold them.
+std::vector<CheckpointTensor> CheckpointTensorsWithExpertsTogether(const ModelConfig& config);
+inline constexpr const char* kExpertsTogether = "mlp.experts.gate_up_proj";
 // The same with other places than those of the family.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places,
                                                 const ExpertPlaces* experts = nullptr);

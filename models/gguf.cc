@@ -581,10 +581,4 @@ std::string WhyNoGguf(const ModelConfig& config, const GgufArchitecture& archite
   }
 }
 
-bool IsInterleavedInGguf(const GgufArchitecture& architecture, const ModelConfig& config, const BlockTensor& tensor) {
-  const auto of = [&](TensorView B::*member) { return tensor.member == member; };
-  return architecture.neighbours && !config.rope.interleaved &&
-         (of(&B::q) || of(&B::k) || of(&B::q_bias) || of(&B::k_bias));
-}
-
 }  // namespace shiftrt

@@ -199,7 +199,7 @@ constexpr NamedMember kNames[] = {
     {&B::mlp_update_norm, "post_ffw_norm.weight"},
     {&B::router, "ffn_gate_inp.weight"},
 };
-constexpr ExpertPlaces kExpertsTogether = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
+constexpr ExpertPlaces kGgufExperts = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
 
 bool ReadsBias(const GgufArchitecture& architecture, const BlockTensor& row) {
   const auto is = [&](std::initializer_list<TensorView B::*> members) {
@@ -208,6 +208,13 @@ bool ReadsBias(const GgufArchitecture& architecture, const BlockTensor& row) {
   if (is({&B::q_bias, &B::k_bias, &B::v_bias})) return architecture.qkv_bias;
   if (is({&B::o_bias})) return architecture.output_bias;
   return architecture.mlp_bias || !is({&B::gate_bias, &B::up_bias, &B::down_bias});
+}
+
+// True if GGUF stores the rows of the tensor in the interleaved order of llama.cpp's rotary embedding: queries and keys
+// of an architecture that turns pairs of neighbours, in a family that does not.
+bool IsInterleaved(const GgufArchitecture& architecture, const ModelConfig& config, const BlockTensor& row) {
+  return architecture.neighbours && !config.rope.interleaved &&
+         (row.member == &B::q || row.member == &B::k || row.member == &B::q_bias || row.member == &B::k_bias);
 }
 
 }  // namespace
@@ -249,7 +256,11 @@ std::vector<CheckpointTensor> GgufTensorsOf(const GgufArchitecture& architecture
     });
     if (!placed) places.push_back({name, {row.member}});
   }
-  return CheckpointTensors(config, places, &kExpertsTogether);
+  std::vector<CheckpointTensor> tensors = CheckpointTensors(config, places, &kGgufExperts);
+  for (CheckpointTensor& tensor : tensors)
+    if (const BlockTensor& row = *tensor.parts.front(); IsInterleaved(architecture, config, row))
+      tensor.order = InterleavedHalves(tensor.shape[0], row.output == Axis::kQueries ? config.heads : config.kv_heads);
+  return tensors;
 }
 
 }  // namespace shiftrt

@@ -55,11 +55,8 @@ class GgufCheckpoint final : public Checkpoint {
       return taken;
     }
     if (row->kind == BlockTensor::Kind::kNorm) taken.offset = -config_.block.norm_offset;
-    if (IsInterleavedInGguf(architecture_, config_, *row)) {
-      taken.interleaved_heads = row->output == Axis::kQueries ? config_.heads : config_.kv_heads;
-      Check(shape.size() == 2 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
-            stored, tensor.type->name);
-    }
+    Check(shape.size() > 1 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
+          stored, tensor.type->name);
     return taken;
   }
 

@@ -20,28 +20,27 @@ namespace {
 
 constexpr int64_t kPiece = 256;  // elements decoded at a time: a whole number of blocks of every type
 
-// The rows of a tensor in its file, and the position there of row i of the model.
-struct FileRows {
-  int64_t count, elements, bytes, interleaved_heads;
+// The position in the file of row i of the model.
+int64_t InFile(const FileTensor& tensor, int64_t row) { return tensor.order ? (*tensor.order)[row] : row; }
 
-  explicit FileRows(const FileTensor& tensor) : interleaved_heads(tensor.interleaved_heads) {
+// The rows of a tensor in its file.
+struct FileRows {
+  int64_t count, elements, bytes;
+
+  explicit FileRows(const FileTensor& tensor) {
     // A plain vector counts as a column, so that its elements can be reordered. A vector in blocks is one row.
     const bool vector = tensor.shape.size() == 1, column = vector && PlainType(tensor.type);
     elements = column ? 1 : tensor.shape.back();
     count = elements > 0 ? tensor.elements() / elements : 0;
     bytes = elements / TraitsOf(tensor.type).elements * TraitsOf(tensor.type).bytes;
   }
-  int64_t InFile(int64_t row) const {
-    if (interleaved_heads == 0) return row;
-    const int64_t head_rows = count / interleaved_heads, in_head = row % head_rows, half = head_rows / 2;
-    return row - in_head + in_head % half * 2 + in_head / half;
-  }
 };
 
 // As ForEachPiece. All rows of a range of columns come before the next range, because layouts that are packed down the
 // columns have neighbouring rows side by side.
 template <typename Use>
-void ForEachPackedPiece(const PackedTensor& packed, const Use& use) {
+void ForEachPackedPiece(const FileTensor& tensor, const Use& use) {
+  const PackedTensor& packed = *tensor.packed;
   const PackedReader reader(packed);
   const int64_t ranges = (packed.columns + kPiece - 1) / kPiece;
   ParallelFor(Cores(), ranges * packed.rows, 16, [&](int64_t begin, int64_t end) {
@@ -49,7 +48,7 @@ void ForEachPackedPiece(const PackedTensor& packed, const Use& use) {
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t row = piece % packed.rows, at = piece / packed.rows * kPiece;
       const int64_t count = std::min(kPiece, packed.columns - at);
-      reader.Read(row, at, count, values.data());
+      reader.Read(InFile(tensor, row), at, count, values.data());
       if (!use(row * packed.columns + at, values.data(), count)) return;
     }
   });
@@ -59,18 +58,18 @@ void ForEachPackedPiece(const PackedTensor& packed, const Use& use) {
 // several threads. If use returns false, its thread skips the rest of its range.
 template <typename Use>
 void ForEachPiece(const FileTensor& tensor, const Use& use) {
-  if (tensor.packed) return ForEachPackedPiece(*tensor.packed, use);
+  if (tensor.packed) return ForEachPackedPiece(tensor, use);
   const FileRows rows(tensor);
   const BlockTraits& type = TraitsOf(tensor.type);
   // A short row is one piece. If rows need no reordering, they are handled as one long row.
-  const bool ordered = tensor.interleaved_heads == 0;
+  const bool ordered = tensor.order == nullptr;
   const int64_t length = ordered ? rows.count * rows.elements : rows.elements;
   const int64_t per_row = (length + kPiece - 1) / kPiece, pieces = ordered ? per_row : per_row * rows.count;
   ParallelFor(Cores(), pieces, 16, [&](int64_t begin, int64_t end) {
     std::array<float, kPiece> values;
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t row = piece / per_row, at = piece % per_row * kPiece, count = std::min(kPiece, length - at);
-      const std::byte* const data = tensor.data + rows.InFile(row) * rows.bytes + at / type.elements * type.bytes;
+      const std::byte* const data = tensor.data + InFile(tensor, row) * rows.bytes + at / type.elements * type.bytes;
       type.decode(data, count / type.elements, values.data());
       for (int64_t i = 0; tensor.offset != 0 && i < count; ++i) values[i] += tensor.offset;
       if (!use(row * length + at, values.data(), count)) return;
@@ -143,7 +142,7 @@ TensorView Reordered(const FileTensor& tensor, DType type, Weights& weights) {
   const FileRows rows(tensor);
   auto copy = std::make_shared<Buffer<std::byte>>(tensor.bytes());
   for (int64_t i = 0; i < rows.count; ++i)
-    std::memcpy(copy->data() + i * rows.bytes, tensor.data + rows.InFile(i) * rows.bytes,
+    std::memcpy(copy->data() + i * rows.bytes, tensor.data + InFile(tensor, i) * rows.bytes,
                 static_cast<size_t>(rows.bytes));
   weights.storage.push_back(copy);
   weights.stored[copy->data()] = tensor;
@@ -182,7 +181,7 @@ TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool h
   // Quantised blocks are read byte by byte, at any address.
   const bool aligned = IsQuantised(type) || reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
   const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && !tensor.packed;
-  if (same && tensor.interleaved_heads == 0 && aligned) {
+  if (same && tensor.order == nullptr && aligned) {
     weights.mapped->Add(tensor);
     return {tensor.data, type, tensor.shape};
   }

@@ -87,7 +87,8 @@ TEST_F(GgufModelTest, OnlyWhatMustBeConvertedIsCopied) {
   const auto weights = LoadWeights(Path());
   EXPECT_EQ(weights->stored.size(), 6u);  // queries and keys of three blocks
   EXPECT_TRUE(weights->stored.contains(weights->blocks[0].q.data));
-  EXPECT_EQ(weights->stored.at(weights->blocks[0].k.data).interleaved_heads, weights->config.kv_heads);
+  EXPECT_EQ(*weights->stored.at(weights->blocks[0].k.data).order,
+            *InterleavedHalves(weights->config.kv_dim(), weights->config.kv_heads));
   const auto half = LoadWeights(Path(), {.dtype = WeightType::kBFloat16});
   EXPECT_EQ(half->embedding.dtype, DType::kBFloat16);
   EXPECT_EQ(half->Fingerprint(), weights->Fingerprint());
