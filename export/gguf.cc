@@ -112,11 +112,16 @@ void WriteTensor(const ExportJob& job, const GgufItem& item, AtomicFile& file) {
       for (int64_t i = begin; i < end; ++i) {
         const auto [row, type] = stored[first + i];
         std::byte* const out = piece.data() + i * row_bytes;
-        if (IsQuantised(type) && BlockTypeOf(type) == item.type) {  // as they came
+        if (IsQuantised(type) && BlockTypeOf(type) == item.type && !item.model_columns) {  // as they came
           std::memcpy(out, row, static_cast<size_t>(row_bytes));
           continue;
         }
         Widen(type, row, columns, values.data());
+        if (item.model_columns) {
+          const std::vector<float> in_model = values;
+          for (int64_t j = 0; j < columns; ++j) values[j] = in_model[(*item.model_columns)[j]];
+        }
+        if (item.map != nullptr) std::ranges::transform(values, values.begin(), item.map);
         for (int64_t j = 0; item.offset != 0 && j < columns; ++j) values[j] += item.offset;
         EncodeBlocks(item.type, values.data(), columns, out, good);
       }

@@ -46,8 +46,15 @@ class ItemMaker {
           item.type = BlockTypeOf(ExpandedType(item.parts.front().dtype));  // one of them is the plan's own
       }
       item.model_rows = Inverse(tensor.order);
-      if (row.member == &BlockWeights::router) item.type = BlockType::kF32;  // as llama.cpp's converter writes it
-      if (row.kind == BlockTensor::Kind::kNorm) item.offset = config_.block.norm_offset;
+      item.model_columns = Inverse(tensor.columns);
+      // A block of a quantised row would have columns of several.
+      if (item.model_columns != nullptr && !CanEncode(item.type, row.In(block).cols()))
+        item.type = BlockTypeOf(ExpandedType(row.In(block).dtype));
+      const bool routes = row.member == &BlockWeights::router || row.member == &BlockWeights::shared_weight;
+      if (routes || row.kind == BlockTensor::Kind::kConvolution)
+        item.type = BlockType::kF32;  // as llama.cpp's converter writes it
+      if (row.HasNormOffset()) item.offset = config_.block.norm_offset;
+      if (row.member == &BlockWeights::delta_a_log) item.map = DecayInGguf;
     }
   }
 

@@ -54,7 +54,8 @@ struct GgufItem {
   std::vector<int64_t> shape;
   std::vector<TensorView> parts;
   BlockType type;
-  RowOrder model_rows = nullptr;                           // of the file's rows: the row of the parts that each is
+  RowOrder model_rows = nullptr, model_columns = nullptr;  // which of the parts' rows and columns the file's are
+  float (*map)(float) = nullptr;                           // applied to each element before the offset
   float offset = 0;                                        // added to each element
   std::shared_ptr<const Matrix<float>> storage = nullptr;  // keeps a computed tensor
 

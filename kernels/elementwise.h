@@ -32,7 +32,8 @@ void SigmoidGateGradient(const Context& context, MatrixView<const float> gate, M
 
 // x = sigmoid(gate) * x, in place, with one gate for each row: (tokens, 1) and (tokens, n).
 void SigmoidGateRows(const Context& context, MatrixView<const float> gate, MatrixView<float> x);
-// Its gradients, from its result y. dy holds the gradient of y and is replaced by that of x; dgate receives that of gate.
+// Its gradients, from its result y. dy holds the gradient of y and is replaced by that of x; dgate receives that of
+// gate.
 void SigmoidGateRowsGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> y,
                              MatrixView<float> dy, MatrixView<float> dgate);
 

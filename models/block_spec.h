@@ -61,8 +61,8 @@ struct BlockSpec {
   bool gated = true;  // the MLP is down(activation(gate(x)) * up(x)); false: down(activation(up(x)))
   Activation activation = Activation::kSilu;
   // The kinds of MLP that the blocks have. Of a model, both may be true, and ConfigOfBlock() says which a block has.
-  bool dense = true;   // one MLP for all tokens
-  bool mixed = false;  // a mixture of experts
+  bool dense = true;           // one MLP for all tokens
+  bool mixed = false;          // a mixture of experts
   bool shared_expert = false;  // each mixture has a shared expert
   MixtureSpec mixture = {};
 

@@ -83,6 +83,8 @@ struct BlockTensor {
   bool NormsHeads() const {
     return output == Axis::kQueryNorm || output == Axis::kKeyNorm || output == Axis::kDeltaNorm;
   }
+  // True if the model's offset of norms is added to the tensor.
+  bool HasNormOffset() const { return kind == Kind::kNorm && output != Axis::kDeltaNorm; }
   // Empty if no block of the configuration has the tensor. Where the mixers of layers differ, ConfigOfBlock() has the
   // configuration of one of them.
   std::vector<int64_t> Shape(const ModelConfig& config) const;

@@ -19,19 +19,18 @@ constexpr ExpertPlaces kMixtralNames = {"block_sparse_moe.experts.{}.w1.weight",
                                         "block_sparse_moe.experts.{}.w3.weight",
                                         "block_sparse_moe.experts.{}.w2.weight"};
 
-// Qwen 3 Next has the rows of each key head, and of the value heads that it serves, together.
-RowOrder HeadsOfQkvz(const ModelConfig& config) {
+}  // namespace
+
+RowOrder DeltaQkvzByKeyHead(const ModelConfig& config) {
   const GatedDeltaShape& delta = config.block.delta;
   const int64_t values = delta.values() / delta.key_heads;
   return GroupedParts(delta.key_heads, {delta.key_dim, delta.key_dim, values, values});
 }
-RowOrder HeadsOfBa(const ModelConfig& config) {
+RowOrder DeltaBaByKeyHead(const ModelConfig& config) {
   const GatedDeltaShape& delta = config.block.delta;
   const int64_t heads = delta.value_heads / delta.key_heads;
   return GroupedParts(delta.key_heads, {heads, heads});
 }
-
-}  // namespace
 
 const std::vector<Family>& Families() {
   using B = BlockWeights;
@@ -115,8 +114,8 @@ const std::vector<Family>& Families() {
        .rope = {.partial = 0.25},
        .harmless = {"output_router_logits", "router_aux_loss_coef", "full_attention_interval"},
        .places = {kDeltaOutput,
-                  {"linear_attn.in_proj_qkvz.weight", {&B::delta_qkv, &B::delta_z}, nullptr, HeadsOfQkvz},
-                  {"linear_attn.in_proj_ba.weight", {&B::delta_b, &B::delta_a}, nullptr, HeadsOfBa}}},
+                  {"linear_attn.in_proj_qkvz.weight", {&B::delta_qkv, &B::delta_z}, nullptr, DeltaQkvzByKeyHead},
+                  {"linear_attn.in_proj_ba.weight", {&B::delta_b, &B::delta_a}, nullptr, DeltaBaByKeyHead}}},
       {.architecture = "Qwen3_5ForCausalLM",
        .name = "qwen3_5",
        .model_type = "qwen3_5_text",
@@ -389,8 +388,10 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const
     const auto before =
         std::find_if(stored.begin(), stored.end(), [&](const CheckpointTensor& s) { return s.name == name; });
     if (before == stored.end()) {
-      const bool ordered = place != places.end() && place->order != nullptr;
-      stored.push_back({name, std::move(shape), {&row}, ordered ? place->order(config) : nullptr});
+      CheckpointTensor& tensor = stored.emplace_back(CheckpointTensor{name, std::move(shape), {&row}});
+      if (place == places.end()) continue;
+      if (place->order != nullptr) tensor.order = place->order(config);
+      if (place->columns != nullptr) tensor.columns = place->columns(config);
     } else {
       before->shape[0] += shape[0];
       before->parts.push_back(&row);

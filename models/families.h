@@ -22,8 +22,9 @@ struct TensorView;
 struct TensorPlace {
   const char* name;
   std::vector<TensorView BlockWeights::*> members;
-  bool BlockSpec::*setting = nullptr;  // only blocks where this is true store it so; null: all
-  RowOrder (*order)(const ModelConfig& of_block) = nullptr;  // of the rows of all members; null: the members' own
+  bool BlockSpec::*setting = nullptr;                          // only blocks where this is true store it so; null: all
+  RowOrder (*order)(const ModelConfig& of_block) = nullptr;    // of the rows of all members; null: the members' own
+  RowOrder (*columns)(const ModelConfig& of_block) = nullptr;  // likewise of the columns
 };
 
 // The properties of a family's rotary embedding, besides the settings that all families read.
@@ -61,6 +62,11 @@ struct Family {
   std::string_view Type() const { return model_type != nullptr ? model_type : name; }
 };
 
+// The order of the projections in the files of Qwen 3 Next: the rows of each key head, and of the value heads that it
+// serves, are together.
+RowOrder DeltaQkvzByKeyHead(const ModelConfig& config);
+RowOrder DeltaBaByKeyHead(const ModelConfig& config);
+
 const std::vector<Family>& Families();
 // Null for an architecture that is not in the table.
 const Family* FindFamily(std::string_view architecture);
@@ -70,7 +76,7 @@ struct CheckpointTensor {
   std::string name;            // relative to the block
   std::vector<int64_t> shape;  // the shape of all its parts together; (experts, rows, columns) if it holds all experts
   std::vector<const BlockTensor*> parts;
-  RowOrder order = nullptr;  // of the rows of all parts
+  RowOrder order = nullptr, columns = nullptr;  // of the rows of all parts, and of their columns
 };
 // All tensors of a block of this configuration (ConfigOfBlock), in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);

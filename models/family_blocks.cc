@@ -332,8 +332,7 @@ BlockSpec Qwen3MoeBlock(const ConfigReader& config, const ModelConfig& model) {
 BlockSpec Qwen2MoeBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = PlainBlock(config, model);
   block.qkv_bias = config.Flag("qkv_bias", true);
-  block.windows =
-      QwenWindows(config, model, [](int64_t layer, int64_t end) { return layer % 2 == 0 && layer < end; });
+  block.windows = QwenWindows(config, model, [](int64_t layer, int64_t end) { return layer % 2 == 0 && layer < end; });
   ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);
   ReadSharedExpert(config, block);
   block.mixture.normalised = config.Flag("norm_topk_prob", false);

@@ -54,7 +54,8 @@ class GgufCheckpoint final : public Checkpoint {
       if (stored == kGgufFinalNorm) taken.offset = -config_.block.norm_offset;
       return taken;
     }
-    if (row->kind == BlockTensor::Kind::kNorm) taken.offset = -config_.block.norm_offset;
+    if (row->HasNormOffset()) taken.offset = -config_.block.norm_offset;
+    if (row->member == &BlockWeights::delta_a_log) taken.map = DecayFromGguf;
     Check(shape.size() > 1 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
           stored, tensor.type->name);
     return taken;
@@ -72,7 +73,7 @@ class GgufCheckpoint final : public Checkpoint {
 
   void RefuseLeftOver(bool tied_head, const LoadOptions& /*options*/) const override {
     for (const auto& [name, tensor] : file_->tensors())
-      Check(used_.contains(name) || IsFactors(name) || (tied_head && name == kGgufHead),
+      Check(used_.contains(name) || IsFactors(name) || (tied_head && name == kGgufHead) || OfPrediction(name),
             "{}: tensor {} is not one this configuration has", file_->path().string(), name);
   }
 
@@ -81,6 +82,14 @@ class GgufCheckpoint final : public Checkpoint {
  private:
   static bool IsFactors(std::string_view name) {
     return name == kGgufRopeFactors || name == kGgufShortFactors || name == kGgufLongFactors;
+  }
+  // Blocks after the model's predict several tokens at once, as "mtp." in Hugging Face checkpoints.
+  bool OfPrediction(const std::string& name) const {
+    const std::string key = fmt::format("{}.{}", architecture_.name, kGgufPredictionLayers);
+    const int64_t blocks = architecture_.gated_delta ? file_->metadata().Integer(key, 0, 1 << 20, 0) : 0;
+    for (int64_t block = config_.layers; block < config_.layers + blocks; ++block)
+      if (name.starts_with(fmt::format("blk.{}.", block))) return true;
+    return false;
   }
   static std::string StoredName(const std::string& name) {
     if (name == "model.embed_tokens.weight") return kGgufEmbedding;

@@ -54,11 +54,35 @@ void ForEachPackedPiece(const FileTensor& tensor, const Use& use) {
   });
 }
 
+// Applies what the file's elements need: FileTensor::map and offset.
+void Adjust(const FileTensor& tensor, std::span<float> values) {
+  if (tensor.map != nullptr) std::ranges::transform(values, values.begin(), tensor.map);
+  if (tensor.offset == 0) return;
+  for (float& value : values) value += tensor.offset;
+}
+
+// As ForEachPiece, of rows whose columns are in another order.
+template <typename Use>
+void ForEachReorderedRow(const FileTensor& tensor, const Use& use) {
+  const FileRows rows(tensor);
+  const BlockTraits& type = TraitsOf(tensor.type);
+  ParallelFor(Cores(), rows.count, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> in_file(rows.elements), values(rows.elements);
+    for (int64_t row = begin; row < end; ++row) {
+      type.decode(tensor.data + InFile(tensor, row) * rows.bytes, rows.elements / type.elements, in_file.data());
+      for (int64_t i = 0; i < rows.elements; ++i) values[i] = in_file[(*tensor.columns)[i]];
+      Adjust(tensor, values);
+      if (!use(row * rows.elements, values.data(), rows.elements)) return;
+    }
+  });
+}
+
 // Calls use(first, values, count) for all elements of `tensor` in the order of the model, in pieces of float32, from
 // several threads. If use returns false, its thread skips the rest of its range.
 template <typename Use>
 void ForEachPiece(const FileTensor& tensor, const Use& use) {
   if (tensor.packed) return ForEachPackedPiece(tensor, use);
+  if (tensor.columns) return ForEachReorderedRow(tensor, use);
   const FileRows rows(tensor);
   const BlockTraits& type = TraitsOf(tensor.type);
   // A short row is one piece. If rows need no reordering, they are handled as one long row.
@@ -71,7 +95,7 @@ void ForEachPiece(const FileTensor& tensor, const Use& use) {
       const int64_t row = piece / per_row, at = piece % per_row * kPiece, count = std::min(kPiece, length - at);
       const std::byte* const data = tensor.data + InFile(tensor, row) * rows.bytes + at / type.elements * type.bytes;
       type.decode(data, count / type.elements, values.data());
-      for (int64_t i = 0; tensor.offset != 0 && i < count; ++i) values[i] += tensor.offset;
+      Adjust(tensor, std::span(values.data(), static_cast<size_t>(count)));
       if (!use(row * length + at, values.data(), count)) return;
     }
   });
@@ -171,7 +195,7 @@ DType MemoryType(const FileTensor& tensor, WeightType dtype) {
   }
   // Vectors are read element by element.
   const DType stored = DTypeOfBlocks(tensor.type);
-  return tensor.shape.size() == 2 && tensor.offset == 0 ? stored : ExpandedType(stored);
+  return tensor.shape.size() == 2 && tensor.offset == 0 && !tensor.columns ? stored : ExpandedType(stored);
 }
 
 TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool here, const LoadOptions& options,
@@ -180,8 +204,8 @@ TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool h
   const DType type = MemoryType(tensor, options.dtype);
   // Quantised blocks are read byte by byte, at any address.
   const bool aligned = IsQuantised(type) || reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
-  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && !tensor.packed;
-  if (same && tensor.order == nullptr && aligned) {
+  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && tensor.map == nullptr && !tensor.packed;
+  if (same && tensor.order == nullptr && tensor.columns == nullptr && aligned) {
     weights.mapped->Add(tensor);
     return {tensor.data, type, tensor.shape};
   }

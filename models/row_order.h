@@ -17,8 +17,8 @@ RowOrder InterleavedHalves(int64_t rows, int64_t heads);
 // The file has, group by group, as many rows of each part as `parts` says. In the model, the parts stand one below the
 // other.
 RowOrder GroupedParts(int64_t groups, const std::vector<int64_t>& parts);
-// After `before` rows that stand alike: the file has the first head of each group, then the second, and so on; the model
-// has the heads of the first group, then of the second. A head has `rows` rows. Null if that is the same.
+// After `before` rows that stand alike: the file has the first head of each group, then the second, and so on; the
+// model has the heads of the first group, then of the second. A head has `rows` rows. Null if that is the same.
 RowOrder TiledHeads(int64_t before, int64_t groups, int64_t heads_of_group, int64_t rows);
 
 // The row of the model that row i of the file is.

@@ -37,9 +37,10 @@ void Split(const TensorView& whole, const CheckpointTensor& stored, const ModelC
   int64_t first = 0;
   for (const BlockTensor* part : stored.parts) {
     const int64_t rows = part->Shape(of_block)[0];
-    const TensorView view = RowsOf(whole, first, rows);
+    TensorView view = RowsOf(whole, first, rows);
+    view.shape = part->Shape(of_block);  // a file may leave out a side of 1
     // In another order, these rows of the file are not the part's own, but have as many bytes.
-    if (original) weights.stored[view.data] = RowsOf(*original, first, rows);
+    if (original && stored.parts.size() > 1) weights.stored[view.data] = RowsOf(*original, first, rows);
     part->In(block) = view;
     first += rows;
   }

@@ -46,9 +46,9 @@ struct BlockWeights {
   // A gated delta network, with the sizes of GatedDeltaShape: (channels, hidden), (values, hidden), and
   // (value_heads, hidden) twice; (channels, 1, conv_width); (value_heads) twice; (value_dim).
   TensorView delta_qkv, delta_z, delta_b, delta_a, delta_conv, delta_a_log, delta_dt_bias, delta_norm;
-  TensorView router;                   // (experts, hidden)
-  // The shared expert of a mixture, and the row of its weight: (shared_units, hidden) twice, (hidden, shared_units), and
-  // (1, hidden).
+  TensorView router;  // (experts, hidden)
+  // The shared expert of a mixture, and the row of its weight: (shared_units, hidden) twice, (hidden, shared_units),
+  // and (1, hidden).
   TensorView shared_gate, shared_up, shared_down, shared_weight;
   std::vector<ExpertWeights> experts;  // their number may be less than MixtureSpec::experts
 
@@ -70,8 +70,9 @@ struct FileTensor {
   const std::byte* data = nullptr;
   BlockType type = BlockType::kF32;
   std::vector<int64_t> shape;
-  RowOrder order = nullptr;
-  float offset = 0;  // added to each element when it is read
+  RowOrder order = nullptr, columns = nullptr;  // of the rows, and of the columns
+  float offset = 0;                             // added to each element when it is read
+  float (*map)(float) = nullptr;                // applied to each element before that; null: nothing is
 
   // Not null: the file holds codes and scales (models/packed_tensor.h), and `type` is the one to which they expand.
   std::shared_ptr<const PackedTensor> packed = nullptr;
