@@ -55,7 +55,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
     if (auto packed = FindPacked(quantisation_, tensors_, directory_.string(), name, shape)) {
       for (const PackedPart& part : packed->parts) used_.insert(part.name);
-      return {packed->codes.data, ExpandedBlocks(), shape, 0, 0, packed};
+      return {.data = packed->codes.data, .type = ExpandedBlocks(), .shape = shape, .packed = packed};
     }
     const auto found = tensors_.find(name);
     Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name,
