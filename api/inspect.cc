@@ -87,7 +87,7 @@ ModelDescription Describe(const LanguageModel& opened) {
   description.active_parameters = model.plan.ActiveParameters(weights);
   if (const MixtureSpec& mixture = config.block.mixture; config.block.mixed)
     description.mixture = {std::count(mixture.layers.begin(), mixture.layers.end(), true), mixture.experts,
-                           mixture.active, mixture.units};
+                           mixture.active, mixture.units, mixture.shared_units};
   description.bytes = BytesOf(model);
   description.stored = StoredTypesOf(weights);
   description.removed = opened.RemovedLayers();

@@ -140,7 +140,8 @@ const std::vector<Family>& Families() {
        .intermediate = "shared_expert_intermediate_size",  // no layer has an MLP
        .rope = {.partial = 0.25},
        .harmless = {"mrope_section", "mrope_interleaved", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
-                    "mamba_ssm_dtype", "full_attention_interval", "output_router_logits", "router_aux_loss_coef"},
+                    "mamba_ssm_dtype", "full_attention_interval", "output_router_logits", "router_aux_loss_coef",
+                    "intermediate_size", "norm_topk_prob"},
        .places = {kDeltaOutput}},
       {.architecture = "Phi3ForCausalLM",
        .name = "phi3",
