@@ -23,8 +23,8 @@ struct TensorPlace {
   const char* name;
   std::vector<TensorView BlockWeights::*> members;
   bool BlockSpec::*setting = nullptr;                          // only blocks where this is true store it so; null: all
-  RowOrder (*order)(const ModelConfig& of_block) = nullptr;    // of the rows of all members; null: the members' own
-  RowOrder (*columns)(const ModelConfig& of_block) = nullptr;  // likewise of the columns
+  RowOrder (*order)(const ModelConfig& of_block) = nullptr;    // the order of all members' rows; null: the members' own
+  RowOrder (*columns)(const ModelConfig& of_block) = nullptr;  // the columns' likewise
 };
 
 // The properties of a family's rotary embedding, besides the settings that all families read.
@@ -76,7 +76,7 @@ struct CheckpointTensor {
   std::string name;            // relative to the block
   std::vector<int64_t> shape;  // the shape of all its parts together; (experts, rows, columns) if it holds all experts
   std::vector<const BlockTensor*> parts;
-  RowOrder order = nullptr, columns = nullptr;  // of the rows of all parts, and of their columns
+  RowOrder order = nullptr, columns = nullptr;  // the orders of all parts' rows and columns
 };
 // All tensors of a block of this configuration (ConfigOfBlock), in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);

@@ -281,7 +281,7 @@ void AddGatedDelta(const GgufArchitecture& architecture, ArchitectureKeys& keys,
   config["linear_num_key_heads"] = keys.Integer("ssm.group_count");
   config["linear_key_head_dim"] = config["linear_value_head_dim"] = dim;
   config["linear_conv_kernel_dim"] = keys.Integer("ssm.conv_kernel");
-  keys.Ignore("rope.dimension_sections");  // of positions in images, of which text has all alike
+  keys.Ignore("rope.dimension_sections");  // it divides positions in images; text has all alike
   const int64_t interval = keys.Integer("full_attention_interval", kAttentionEvery);
   std::vector<bool> recurrent;
   if (keys.HasList(kRecurrentLayers)) recurrent = keys.Flags(kRecurrentLayers);

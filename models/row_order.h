@@ -11,8 +11,8 @@ namespace shiftrt {
 // Row i of the model is row (*order)[i] of the file; null: it is row i. The elements of a vector count as rows.
 using RowOrder = std::shared_ptr<const std::vector<int64_t>>;
 
-// Of queries and keys in GGUF files of Llama: in each of so many heads, element i of the first half of the rotary
-// embedding stands next to element i of the second half. In the model, the halves stand one below the other.
+// The order of queries and keys in GGUF files of Llama: in each of so many heads, element i of the first half of the
+// rotary embedding stands next to element i of the second half. In the model, the halves stand one below the other.
 RowOrder InterleavedHalves(int64_t rows, int64_t heads);
 // The file has, group by group, as many rows of each part as `parts` says. In the model, the parts stand one below the
 // other.

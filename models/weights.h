@@ -70,7 +70,7 @@ struct FileTensor {
   const std::byte* data = nullptr;
   BlockType type = BlockType::kF32;
   std::vector<int64_t> shape;
-  RowOrder order = nullptr, columns = nullptr;  // of the rows, and of the columns
+  RowOrder order = nullptr, columns = nullptr;  // the orders of rows and columns
   float offset = 0;                             // added to each element when it is read
   float (*map)(float) = nullptr;                // applied to each element before that; null: nothing is
 
