@@ -55,7 +55,10 @@ class GgufCheckpoint final : public Checkpoint {
       return taken;
     }
     if (row->HasNormOffset()) taken.offset = -config_.block.norm_offset;
-    if (row->member == &BlockWeights::delta_a_log) taken.map = DecayFromGguf;
+    if (row->member == &BlockWeights::delta_a_log) {
+      RefuseGrowth(tensor, stored);
+      taken.map = DecayFromGguf;
+    }
     Check(shape.size() > 1 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
           stored, tensor.type->name);
     return taken;
@@ -82,6 +85,14 @@ class GgufCheckpoint final : public Checkpoint {
  private:
   static bool IsFactors(std::string_view name) {
     return name == kGgufRopeFactors || name == kGgufShortFactors || name == kGgufLongFactors;
+  }
+  // Decays are the logarithms of factors below 1.
+  void RefuseGrowth(const GgufTensor& tensor, const std::string& name) const {
+    const BlockTraits& type = *tensor.type;
+    std::vector<float> values(tensor.shape[0]);
+    type.decode(tensor.data, tensor.shape[0] / type.elements, values.data());
+    for (const float value : values)
+      Check(value < 0, "{}: tensor {} has {}, expected numbers below 0", file_->path().string(), name, value);
   }
   // Blocks after the model's predict several tokens at once, as "mtp." in Hugging Face checkpoints.
   bool OfPrediction(const std::string& name) const {

@@ -6,6 +6,7 @@
 
 #include "models/gguf.h"
 #include "runtime/check.h"
+#include "runtime/json.h"
 
 namespace shiftrt {
 
