@@ -77,18 +77,18 @@ int64_t FileType(BlockType type) {
   }
 }
 
-struct Row {
+struct StoredRow {
   const std::byte* data;
   DType type;
 };
 // The rows of a tensor as the file has them. A vector counts as a column, so that its elements can be reordered.
-std::vector<Row> RowsInFile(const GgufItem& item, int64_t columns) {
-  std::vector<Row> rows;
+std::vector<StoredRow> RowsInFile(const GgufItem& item, int64_t columns) {
+  std::vector<StoredRow> rows;
   for (const TensorView& part : item.parts)
     for (int64_t i = 0; i < part.elements() / columns; ++i)
       rows.push_back({static_cast<const std::byte*>(part.data) + i * BytesOf(part.dtype, columns), part.dtype});
   if (item.model_rows == nullptr) return rows;
-  std::vector<Row> ordered;
+  std::vector<StoredRow> ordered;
   ordered.reserve(rows.size());
   for (const int64_t row : *item.model_rows) ordered.push_back(rows[row]);
   return ordered;
@@ -98,7 +98,7 @@ std::vector<Row> RowsInFile(const GgufItem& item, int64_t columns) {
 void WriteTensor(const ExportJob& job, const GgufItem& item, AtomicFile& file) {
   const TensorView& first_part = item.parts.front();
   const int64_t columns = first_part.shape.size() == 1 ? 1 : first_part.shape.back();
-  const std::vector<Row> stored = RowsInFile(item, columns);
+  const std::vector<StoredRow> stored = RowsInFile(item, columns);
   const int64_t rows = std::ssize(stored);
   const int64_t per_piece = std::max<int64_t>(1, kPiece / (columns * static_cast<int64_t>(sizeof(float))));
   const int64_t row_bytes = FileTensor{nullptr, item.type, {columns}}.bytes();
