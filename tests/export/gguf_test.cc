@@ -108,7 +108,7 @@ TEST_F(GgufExport, GatedDeltaNetworksComeBack) {
     SCOPED_TRACE(name);
     Json config;
     std::ifstream(GoldenModel(name) / "config.json") >> config;
-    config.update({{"linear_value_head_dim", 8}, {"linear_num_value_heads", 6}});
+    config.update({{"linear_key_head_dim", 8}, {"linear_value_head_dim", 8}, {"linear_num_value_heads", 6}});
     config.erase("mlp_only_layers");
     WriteText(directory_.path() / "config.json", config.dump());
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

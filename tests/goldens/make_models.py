@@ -216,7 +216,7 @@ QWEN2_MOE = {**QWEN2, **SHARED, "architectures": ["Qwen2MoeForCausalLM"], "model
              "num_key_value_heads": 2, "norm_topk_prob": False, "decoder_sparse_step": 1, "max_window_layers": 3,
              "output_router_logits": False, "router_aux_loss_coef": 0.001}
 QWEN3_NEXT = {**QWEN35, **SHARED, "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
-              "linear_num_value_heads": 6, "attn_output_gate": None, "mtp_num_hidden_layers": None,
+              "linear_key_head_dim": 12, "linear_num_value_heads": 6, "attn_output_gate": None, "mtp_num_hidden_layers": None,
               "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1], "rope_theta": 10000000,
               "partial_rotary_factor": 0.25, "rope_parameters": None, "rope_scaling": None}
 CONFIGS.update({

@@ -414,7 +414,7 @@ TEST(Config, RefusesAKeyThatNothingReads) {
 
 TEST(Config, AnUnknownArchitectureNamesTheNearest) {
   ExpectConfigRefusal(Named("LlamaNextForCausalLM"), "The nearest that is supported is LlamaForCausalLM: it reads all");
-  ExpectConfigRefusal(Named("Qwen3NextForCausalLM"), "The nearest that is supported is Qwen3ForCausalLM");
+  ExpectConfigRefusal(Named("Qwen3VlForCausalLM"), "The nearest that is supported is Qwen3ForCausalLM");
   ExpectConfigRefusal(With(Named("LlamaNextForCausalLM"), {{"attention_sinks", 0.5}, {"spin", 1}}),
                       "LlamaForCausalLM: this file has attention_sinks, spin, which LlamaForCausalLM does not read");
 }

@@ -248,7 +248,7 @@ TEST_F(GgufModelTest, WhatWouldBeAnotherModelIsRefused) {
   const auto original = GoldenWeights("llama2");
   ExpectRefused(GgufBytes(), "general.architecture is missing");
   ExpectRefused(GgufBytes().Add("general.architecture", "mamba"),
-                "mamba is not supported (known: llama, qwen2, qwen3, qwen3moe, olmoe, phi3");
+                "mamba is not supported (known: llama, qwen2, qwen3, qwen3moe, qwen2moe, olmoe");
   ExpectRefused(GgufMetadataOf(original->config), "token_embd.weight is missing");
   ExpectRefused(Changed(*original).Add("llama.expert_count", 8u), "llama.expert_used_count");
   ExpectRefused(Changed(*original).Add("llama.expert_count", 2u).Add("llama.expert_used_count", 3u),

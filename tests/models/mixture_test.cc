@@ -109,12 +109,12 @@ TEST(SharedExperts, HeadsThatAFileHasTogetherAreTakenApart) {
     const size_t bytes = 48 * sizeof(float);
     return std::memcmp(static_cast<const char*>(tensor.data) + row * bytes, file.data() + of_file * bytes, bytes) == 0;
   };
-  // Two key heads of 8, and for each three value heads of 12: a group has 8 + 8 + 36 + 36 rows.
-  ASSERT_EQ(block.delta_qkv.shape, (std::vector<int64_t>{16 + 16 + 72, 48}));
-  EXPECT_TRUE(is(block.delta_qkv, 9, qkvz, 88 + 1));                 // q of the second key head
-  EXPECT_TRUE(is(block.delta_qkv, 16 + 7, qkvz, 8 + 7));             // k of the first
-  EXPECT_TRUE(is(block.delta_qkv, 32 + 36 + 5, qkvz, 88 + 16 + 5));  // v of the fourth value head
-  EXPECT_TRUE(is(block.delta_z, 35, qkvz, 16 + 36 + 35));
+  // Two key heads of 12, and for each three value heads of 12: a group has 12 + 12 + 36 + 36 rows.
+  ASSERT_EQ(block.delta_qkv.shape, (std::vector<int64_t>{24 + 24 + 72, 48}));
+  EXPECT_TRUE(is(block.delta_qkv, 13, qkvz, 96 + 1));                // q of the second key head
+  EXPECT_TRUE(is(block.delta_qkv, 24 + 7, qkvz, 12 + 7));            // k of the first
+  EXPECT_TRUE(is(block.delta_qkv, 48 + 36 + 5, qkvz, 96 + 24 + 5));  // v of the fourth value head
+  EXPECT_TRUE(is(block.delta_z, 35, qkvz, 24 + 36 + 35));
   EXPECT_TRUE(is(block.delta_b, 4, ba, 6 + 1) && is(block.delta_a, 4, ba, 6 + 3 + 1));
   EXPECT_EQ(block.shared_down.shape, (std::vector<int64_t>{48, 40}));
   EXPECT_EQ(block.shared_weight.shape, (std::vector<int64_t>{1, 48}));
