@@ -9,7 +9,7 @@ namespace shiftrt {
 class SharedExpertPass {
  public:
   SharedExpertPass(const StagePass& pass, const TrainedStage& stage);
-  // Takes its memory from the arenas, so that Backward() can run if it `keeps` what that reads.
+  // Takes its memory from the arenas. Backwards runs only where it `keeps` what that reads.
   void LayOut(const Arenas& arenas, int64_t tokens, bool keeps);
 
   // Forwards, from x (tokens, hidden): the products with gate, up and the row of the weight; then y (tokens, hidden),
