@@ -52,7 +52,7 @@ TensorBytes BytesOf(const Model& model) {
 
 std::vector<StoredType> StoredTypesOf(const Weights& weights) {
   std::map<std::string, StoredType> types;
-  weights.ForEachStored([&](const std::string& /*name*/, std::span<const TensorView> parts) {
+  weights.ForEachStored([&](const std::string& /*name*/, std::span<const TensorView> parts, const RowOrder&) {
     const auto original = weights.stored.find(parts.front().data);
     const bool converted = original != weights.stored.end();
     std::string type = converted ? original->second.TypeName() : Name(parts.front().dtype);
@@ -87,7 +87,7 @@ ModelDescription Describe(const LanguageModel& opened) {
   description.active_parameters = model.plan.ActiveParameters(weights);
   if (const MixtureSpec& mixture = config.block.mixture; config.block.mixed)
     description.mixture = {std::count(mixture.layers.begin(), mixture.layers.end(), true), mixture.experts,
-                           mixture.active, mixture.units};
+                           mixture.active, mixture.units, mixture.shared_units};
   description.bytes = BytesOf(model);
   description.stored = StoredTypesOf(weights);
   description.removed = opened.RemovedLayers();

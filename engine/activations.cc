@@ -26,8 +26,10 @@ int64_t CpuActivationBytesPerToken(const ModelConfig& config) {
   const int64_t gates = config.block.attention_gate ? 3 * config.query_dim() : 0;
   const int64_t attention = std::max(2 * config.query_dim() + 2 * config.kv_dim() + gates, DeltaFloats(config));
   const MixtureSpec& mixture = config.block.mixture;
-  const int64_t dense = config.block.dense ? 2 * config.intermediate : 0,
-                mixed = config.block.mixed ? mixture.active * (2 * mixture.units + config.hidden) + mixture.experts : 0,
+  const int64_t dense = config.block.dense ? 2 * config.intermediate : 0, shared = 2 * mixture.shared_units,
+                mixed = config.block.mixed
+                            ? mixture.active * (2 * mixture.units + config.hidden) + mixture.experts + shared
+                            : 0,
                 mlp = std::max(dense, mixed);
   return 4 * (3 * config.hidden + std::max(attention, mlp) + config.head_dim);
 }

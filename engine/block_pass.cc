@@ -170,7 +170,7 @@ void BlockPass::Attend(const BlockStage&, int64_t slot) {
 }
 
 void BlockPass::Gate(const BlockStage&) {
-  if (mixture_.any()) return mixture_.Gate(mlp_.x);
+  if (mixture_.any()) return mixture_.Gate(mlp_.x, lora_);
   if (config_.block.gated) {
     gate_.Forward(mlp_.x, lora_, gates_);
     up_.Forward(mlp_.x, lora_, ups_);
@@ -189,7 +189,7 @@ void BlockPass::Finish(const BlockStage&, Halves which) {
   if (!WantsUpdate()) return;
   const Half& half = Of(which);
   if (which == Halves::kMlp && mixture_.any()) {
-    mixture_.Finish(half.update);
+    mixture_.Finish(lora_, half.update);
   } else {
     half.last.Forward(which == Halves::kMlp ? activation_ : heads(), lora_, half.update);
   }
@@ -252,7 +252,7 @@ void BlockPass::MlpBackward(const StreamGradient& stream) {
 void BlockPass::MixtureBackward(const StreamGradient& stream) {
   const DeviceMatrix<const float> dupdate = UpdateGradient(mlp_, stream.gradient);
   const bool input = stream.wanted || mlp_.norm.Trained();
-  if (input || mixture_.Trained()) mixture_.Backward(mlp_.x, dupdate, input ? dmlp_x_ : DeviceMatrix<float>());
+  if (input || mixture_.Trained()) mixture_.Backward(mlp_.x, dupdate, lora_, input ? dmlp_x_ : DeviceMatrix<float>());
 }
 
 void BlockPass::AttentionBackward(const StreamGradient& stream) {

@@ -14,14 +14,18 @@ MixturePass::MixturePass(const StagePass& pass, const TrainedStage& stage)
       block_(TensorsOf(pass.weights, stage.stage.block())),
       spec_(pass.weights.config.block.mixture),
       router_(OperandOf(pass, stage, &BlockWeights::router)),
-      drouter_(GradientOf(stage, &BlockWeights::router)) {}
+      drouter_(GradientOf(stage, &BlockWeights::router)) {
+  if (any() && !block_.shared_up.empty()) shared_.emplace(pass, stage);
+}
 
 const ExpertGradients* MixturePass::GradientsOf(size_t expert) const {
   const std::vector<ExpertGradients>& all = stage_.parameters.experts;
   return all.empty() ? nullptr : &all[expert];
 }
 
-bool MixturePass::Trained() const { return any() && (!drouter_.empty() || !stage_.parameters.experts.empty()); }
+bool MixturePass::Trained() const {
+  return any() && (!drouter_.empty() || !stage_.parameters.experts.empty() || (shared_ && shared_->Trained()));
+}
 
 void MixturePass::LayOut(const Arenas& arenas, int64_t tokens, bool keeps) {
   Arena &kept = arenas.kept, &scratch = arenas.scratch;
@@ -32,6 +36,7 @@ void MixturePass::LayOut(const Arenas& arenas, int64_t tokens, bool keeps) {
   gates_ = kept.Get(slots, units);
   ups_ = kept.Get(slots, units);
   activation_ = keeps ? scratch.Get(slots, units) : gates_;
+  if (shared_) shared_->LayOut(arenas, tokens, keeps);
   if (!keeps) return;
   dgates_ = scratch.Get(slots, units);
   if (!stage_.parameters.experts.empty()) inputs_ = scratch.Get(slots, hidden);
@@ -42,7 +47,7 @@ void MixturePass::Route(DeviceMatrix<const float> x) {
   routing_ = ops_.RouteToExperts(logits_, std::min(spec_.active, logits_.cols), spec_.normalised);
 }
 
-void MixturePass::Gate(DeviceMatrix<const float> x) {
+void MixturePass::Gate(DeviceMatrix<const float> x, const LoraScratch& lora) {
   Route(x);
   ops_.Gather(routing_.token_of, x, rows_);
   std::vector<Ops::Product> products;
@@ -51,9 +56,10 @@ void MixturePass::Gate(DeviceMatrix<const float> x) {
     products.push_back({of(rows_), &block_.experts[expert].up, of(ups_)});
   });
   ops_.MatMulEach(products);
+  if (shared_) shared_->Gate(x, lora);
 }
 
-void MixturePass::Finish(DeviceMatrix<float> y) {
+void MixturePass::Finish(const LoraScratch& lora, DeviceMatrix<float> y) {
   if (!activation_.StartsAt(gates_)) ops_.Copy(gates_, activation_);
   ops_.GatedUnit(activation_, ups_);
   std::vector<Ops::Product> products;
@@ -62,13 +68,19 @@ void MixturePass::Finish(DeviceMatrix<float> y) {
   });
   ops_.MatMulEach(products);
   ops_.SumOverExperts(routing_, /*weighted=*/true, rows_, y);
+  if (!shared_) return;
+  const DeviceMatrix<float> of_shared = rows_.Rows(0, y.rows);  // there is a slot at least for each token
+  shared_->Finish(lora, of_shared);
+  ops_.AddTo(of_shared, y);
 }
 
-void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, DeviceMatrix<float> dx) {
+void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, const LoraScratch& lora,
+                           DeviceMatrix<float> dx) {
   Route(x);
   const bool trains_experts = !stage_.parameters.experts.empty();
   ops_.Copy(gates_, activation_);
   ops_.GatedUnit(activation_, ups_);
+  if (shared_) shared_->OutputBackward(dy, lora);
   ops_.Gather(routing_.token_of, dy, rows_);
   ForEachExpert([&](size_t expert, const auto& of) {
     ops_.MatMulInputGradient(of(rows_), block_.experts[expert].down, false, of(dgates_));
@@ -95,9 +107,11 @@ void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float
   });
   ops_.RouteToExpertsGradient(routing_, spec_.normalised, dweights, logits_);  // the logits are not read any more
   if (!drouter_.empty()) ops_.MatMulWeightGradient(logits_, x, drouter_);
-  if (dx.empty()) return;
-  ops_.SumOverExperts(routing_, /*weighted=*/false, rows_, dx);
-  ops_.MatMulInputGradient(logits_, router_, true, dx);
+  if (!dx.empty()) {
+    ops_.SumOverExperts(routing_, /*weighted=*/false, rows_, dx);
+    ops_.MatMulInputGradient(logits_, router_, true, dx);
+  }
+  if (shared_) shared_->InputBackward(x, lora, dx);
 }
 
 }  // namespace shiftrt

@@ -3,8 +3,10 @@
 // rows of an expert are gathered, so that each product reads one expert's matrices (kernels/experts.h).
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "engine/shared_expert_pass.h"
 #include "engine/stage_pass.h"
 #include "kernels/experts.h"
 
@@ -19,12 +21,13 @@ class MixturePass {
   void LayOut(const Arenas& arenas, int64_t tokens, bool keeps);
 
   // Forwards: chooses the experts of the rows of x (tokens, hidden), and computes their gated activations.
-  void Gate(DeviceMatrix<const float> x);
+  void Gate(DeviceMatrix<const float> x, const LoraScratch& lora);
   // y (tokens, hidden) = the weighted sum of the experts' last products.
-  void Finish(DeviceMatrix<float> y);
+  void Finish(const LoraScratch& lora, DeviceMatrix<float> y);
   // Backwards, after Gate() of the same x, or where its activations were kept: dx = the gradient of x from that of y.
   // An empty dx is not computed.
-  void Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, DeviceMatrix<float> dx);
+  void Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, const LoraScratch& lora,
+                DeviceMatrix<float> dx);
   // True if a matrix of an expert or the router has a gradient.
   bool Trained() const;
 
@@ -49,6 +52,7 @@ class MixturePass {
   const MixtureSpec& spec_;
   Operand router_;
   DeviceMatrix<float> drouter_;
+  std::optional<SharedExpertPass> shared_;
   ExpertRouting routing_;
   // Forwards.
   DeviceMatrix<float> logits_;       // (tokens, experts)

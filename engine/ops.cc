@@ -63,6 +63,11 @@ void Ops::ExpertWeightGradient(const ExpertRouting&, DeviceMatrix<const float>, 
   RefuseExperts();
 }
 void Ops::ScaleByExpertWeights(const ExpertRouting&, DeviceMatrix<float>) { RefuseExperts(); }
+void Ops::SigmoidGateRows(DeviceMatrix<const float>, DeviceMatrix<float>) { RefuseExperts(); }
+void Ops::SigmoidGateRowsGradient(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>,
+                                  DeviceMatrix<float>) {
+  RefuseExperts();
+}
 void Ops::RouteToExpertsGradient(const ExpertRouting&, bool, std::span<const float>, DeviceMatrix<float>) {
   RefuseExperts();
 }

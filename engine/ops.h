@@ -210,6 +210,10 @@ class Ops {
   virtual void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation,
                                     DeviceMatrix<float> g, std::span<float> dweights);
   virtual void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x);
+  // kernels/elementwise.h, for the weight of a shared expert.
+  virtual void SigmoidGateRows(DeviceMatrix<const float> gate, DeviceMatrix<float> x);
+  virtual void SigmoidGateRowsGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> y,
+                                       DeviceMatrix<float> dy, DeviceMatrix<float> dgate);
   virtual void RouteToExpertsGradient(const ExpertRouting& routing, bool normalised, std::span<const float> dweights,
                                       DeviceMatrix<float> dlogits);
 

@@ -45,10 +45,16 @@ class ItemMaker {
         if (item.parts.back().dtype != item.parts.front().dtype && !q8_0_ && tensor.shape.size() > 1)
           item.type = BlockTypeOf(ExpandedType(item.parts.front().dtype));  // one of them is the plan's own
       }
-      if (IsInterleavedInGguf(architecture_, config_, row))
-        item.interleaved_heads = row.output == Axis::kQueries ? config_.heads : config_.kv_heads;
-      if (row.member == &BlockWeights::router) item.type = BlockType::kF32;  // as llama.cpp's converter writes it
-      if (row.kind == BlockTensor::Kind::kNorm) item.offset = config_.block.norm_offset;
+      item.model_rows = Inverse(tensor.order);
+      item.model_columns = Inverse(tensor.columns);
+      // A block of a quantised row would have columns of several.
+      if (item.model_columns != nullptr && !CanEncode(item.type, row.In(block).cols()))
+        item.type = BlockTypeOf(ExpandedType(row.In(block).dtype));
+      const bool routes = row.member == &BlockWeights::router || row.member == &BlockWeights::shared_weight;
+      if (routes || row.kind == BlockTensor::Kind::kConvolution)
+        item.type = BlockType::kF32;  // as llama.cpp's converter writes it
+      if (row.HasNormOffset()) item.offset = config_.block.norm_offset;
+      if (row.member == &BlockWeights::delta_a_log) item.map = DecayInGguf;
     }
   }
 

@@ -54,7 +54,8 @@ struct GgufItem {
   std::vector<int64_t> shape;
   std::vector<TensorView> parts;
   BlockType type;
-  int64_t interleaved_heads = 0;                           // as FileTensor
+  RowOrder model_rows = nullptr, model_columns = nullptr;  // the parts' row or column that each of the file is
+  float (*map)(float) = nullptr;                           // applied to each element before the offset
   float offset = 0;                                        // added to each element
   std::shared_ptr<const Matrix<float>> storage = nullptr;  // keeps a computed tensor
 

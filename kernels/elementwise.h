@@ -30,6 +30,13 @@ void SigmoidGate(const Context& context, MatrixView<const float> gate, MatrixVie
 void SigmoidGateGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> x,
                          MatrixView<float> dy, MatrixView<float> dgate);
 
+// x = sigmoid(gate) * x, in place, with one gate for each row: (tokens, 1) and (tokens, n).
+void SigmoidGateRows(const Context& context, MatrixView<const float> gate, MatrixView<float> x);
+// Its gradients, from its result y. dy holds the gradient of y and is replaced by that of x; dgate receives that of
+// gate.
+void SigmoidGateRowsGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> y,
+                             MatrixView<float> dy, MatrixView<float> dgate);
+
 // x = cap * tanh(x / cap), in place: the soft cap of logits (Gemma 2). cap > 0.
 void SoftCap(const Context& context, float cap, MatrixView<float> x);
 

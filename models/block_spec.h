@@ -19,11 +19,13 @@ enum class RopeChoice : uint8_t { kFirst, kSecond, kNone };
 
 // A mixture of experts in the place of an MLP: y = the sum over the `active` experts e with the largest p of w_e
 // mlp_e(x), with p = softmax(router x) in float32 and w_e = p_e, or p_e divided by the sum of p over the active
-// experts. Each expert is a gated MLP of its own. Sources: Jiang et al. 2024, "Mixtral of Experts", section 2.1;
-// transformers, modeling_qwen3_moe.py.
+// experts. Each expert is a gated MLP of its own. A shared expert is one that all tokens run through: it adds
+// sigmoid(v x) mlp(x), where v is a row. Sources: Jiang et al. 2024, "Mixtral of Experts", section 2.1; transformers,
+// modeling_qwen3_moe.py and modeling_qwen2_moe.py.
 struct MixtureSpec {
   int64_t experts = 0, active = 0;
   int64_t units = 0;              // the width of each expert
+  int64_t shared_units = 0;       // the width of the shared expert; 0: there is none
   bool normalised = false;        // the weights of the active experts add up to 1
   std::vector<bool> layers = {};  // true for the layers that have one; empty: no layer has one
 
@@ -59,8 +61,9 @@ struct BlockSpec {
   bool gated = true;  // the MLP is down(activation(gate(x)) * up(x)); false: down(activation(up(x)))
   Activation activation = Activation::kSilu;
   // The kinds of MLP that the blocks have. Of a model, both may be true, and ConfigOfBlock() says which a block has.
-  bool dense = true;   // one MLP for all tokens
-  bool mixed = false;  // a mixture of experts
+  bool dense = true;           // one MLP for all tokens
+  bool mixed = false;          // a mixture of experts
+  bool shared_expert = false;  // each mixture has a shared expert
   MixtureSpec mixture = {};
 
   float attention_scale = 0;  // multiplies the scores: 1 / sqrt(head_dim) in most families

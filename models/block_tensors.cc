@@ -55,6 +55,10 @@ constexpr BlockTensor kBlockTensors[] = {
     {"linear_attn.dt_bias",             &B::delta_dt_bias,         kAttention, kRecurrence, kDeltaHeads, kNone,       &S::gated_delta},
     {"linear_attn.norm.weight",         &B::delta_norm,            kAttention, kNorm,   kDeltaNorm,    kNone,         &S::gated_delta},
     {"mlp.gate.weight",                 &B::router,                kMlp,       kMatrix, kExperts,      kHidden,       &S::mixed},
+    {"mlp.shared_expert.gate_proj.weight", &B::shared_gate,        kMlp,       kMatrix, kSharedUnits,  kHidden,       &S::mixed, &S::shared_expert},
+    {"mlp.shared_expert.up_proj.weight", &B::shared_up,            kMlp,       kMatrix, kSharedUnits,  kHidden,       &S::mixed, &S::shared_expert},
+    {"mlp.shared_expert.down_proj.weight", &B::shared_down,        kMlp,       kMatrix, kHidden,       kSharedUnits,  &S::mixed, &S::shared_expert},
+    {"mlp.shared_expert_gate.weight",   &B::shared_weight,         kMlp,       kMatrix, kOne,          kHidden,       &S::mixed, &S::shared_expert},
 };
 // clang-format on
 
@@ -97,6 +101,8 @@ int64_t Size(const ModelConfig& config, Axis axis, int64_t units) {
     case kIntermediate: return units;
     case kExperts: return config.block.mixture.experts;
     case kExpertUnits: return config.block.mixture.units;
+    case kSharedUnits: return config.block.mixture.shared_units;
+    case kOne: return 1;
     case kDeltaChannels: return config.block.delta.channels();
     case kDeltaValues: return config.block.delta.values();
     case kDeltaHeads: return config.block.delta.value_heads;

@@ -25,6 +25,8 @@ enum class Axis : uint8_t {
   kIntermediate,
   kExperts,
   kExpertUnits,
+  kSharedUnits,
+  kOne,
   kDeltaChannels,  // this and the next ones: sizes of GatedDeltaShape
   kDeltaValues,
   kDeltaHeads,
@@ -74,12 +76,15 @@ struct BlockTensor {
   bool EndsHalf() const {
     using B = BlockWeights;
     if (expert >= 0) return of_expert == &ExpertWeights::down;
-    return member == &B::o || member == &B::o_bias || member == &B::down || member == &B::down_bias;
+    return member == &B::o || member == &B::o_bias || member == &B::down || member == &B::down_bias ||
+           member == &B::shared_down;
   }
   // True for the norms of queries and keys, and of a gated delta network's heads.
   bool NormsHeads() const {
     return output == Axis::kQueryNorm || output == Axis::kKeyNorm || output == Axis::kDeltaNorm;
   }
+  // True if the model's offset of norms is added to the tensor.
+  bool HasNormOffset() const { return kind == Kind::kNorm && output != Axis::kDeltaNorm; }
   // Empty if no block of the configuration has the tensor. Where the mixers of layers differ, ConfigOfBlock() has the
   // configuration of one of them.
   std::vector<int64_t> Shape(const ModelConfig& config) const;

@@ -39,9 +39,11 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// A tensor of all experts, (experts, rows, columns), as one matrix, in which they lie one below the other; others as
-// they are.
-inline FileTensor AsMatrix(FileTensor tensor, const CheckpointTensor& of) {
+// A tensor with the order of its rows and columns. One of all experts, (experts, rows, columns), becomes one matrix, in
+// which they lie one below the other.
+inline FileTensor Placed(FileTensor tensor, const CheckpointTensor& of) {
+  tensor.order = of.order;
+  tensor.columns = of.columns;
   if (of.parts.front()->expert >= 0 && tensor.shape.size() == 3)
     tensor.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
   return tensor;

@@ -303,6 +303,7 @@ const std::pair<std::string, std::string>* TextModelOf(const std::string& archit
   static const Row rows[] = {
       {"Gemma3ForConditionalGeneration", "gemma3_text", {"Gemma3ForCausalLM", "gemma3_text"}},
       {"Qwen3_5ForConditionalGeneration", "qwen3_5_text", {"Qwen3_5ForCausalLM", "qwen3_5_text"}},
+      {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"}},
       {"Mistral3ForConditionalGeneration", "mistral", {"MistralForCausalLM", "mistral"}},
       {"Mistral3ForConditionalGeneration", "ministral3", {"Ministral3ForCausalLM", "ministral3"}},
   };

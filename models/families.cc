@@ -14,11 +14,23 @@ namespace {
 
 constexpr ExpertPlaces kExpertNames = {"mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight",
                                        "mlp.experts.{}.down_proj.weight"};
+constexpr ExpertPlaces kNamesTogether = {kExpertsTogether, kExpertsTogether, "mlp.experts.down_proj"};
 constexpr ExpertPlaces kMixtralNames = {"block_sparse_moe.experts.{}.w1.weight",
                                         "block_sparse_moe.experts.{}.w3.weight",
                                         "block_sparse_moe.experts.{}.w2.weight"};
 
 }  // namespace
+
+RowOrder DeltaQkvzByKeyHead(const ModelConfig& config) {
+  const GatedDeltaShape& delta = config.block.delta;
+  const int64_t values = delta.values() / delta.key_heads;
+  return GroupedParts(delta.key_heads, {delta.key_dim, delta.key_dim, values, values});
+}
+RowOrder DeltaBaByKeyHead(const ModelConfig& config) {
+  const GatedDeltaShape& delta = config.block.delta;
+  const int64_t heads = delta.value_heads / delta.key_heads;
+  return GroupedParts(delta.key_heads, {heads, heads});
+}
 
 const std::vector<Family>& Families() {
   using B = BlockWeights;
@@ -30,6 +42,7 @@ const std::vector<Family>& Families() {
   static const std::vector<TensorPlace> kPlacesAfter = {
       {"post_attention_layernorm.weight", {&B::attention_update_norm}},
       {"post_feedforward_layernorm.weight", {&B::mlp_update_norm}}};
+  static const TensorPlace kDeltaOutput = {"linear_attn.out_proj.weight", {&B::o}, &BlockSpec::gated_delta};
   static const std::vector<const char*> kOfRouterTraining = {"output_router_logits", "router_aux_loss_coef",
                                                              "router_jitter_noise", "max_window_layers"};
   static const std::vector<Family> families = {
@@ -68,6 +81,13 @@ const std::vector<Family>& Families() {
        .models = "Qwen 3 30B-A3B and 235B-A22B",
        .defaults = R"({"num_experts_per_tok": 8, "moe_intermediate_size": 768})",
        .harmless = kOfRouterTraining},
+      {.architecture = "Qwen2MoeForCausalLM",
+       .name = "qwen2_moe",
+       .block = Qwen2MoeBlock,
+       .models = "Qwen 1.5 MoE A2.7B, Qwen 2 57B-A14B",
+       .defaults = R"({"num_experts_per_tok": 4, "num_experts": 60, "moe_intermediate_size": 1408,
+                       "shared_expert_intermediate_size": 5632})",
+       .harmless = kOfRouterTraining},
       {.architecture = "MixtralForCausalLM",
        .name = "mixtral",
        .block = MixtralBlock,
@@ -83,6 +103,19 @@ const std::vector<Family>& Families() {
        .models = "OLMoE 1B-7B",
        .defaults = R"({"rms_norm_eps": 1e-5, "num_experts_per_tok": 8, "num_experts": 64})",
        .harmless = kOfRouterTraining},
+      {.architecture = "Qwen3NextForCausalLM",
+       .name = "qwen3_next",
+       .block = Qwen3NextBlock,
+       .models = "Qwen 3 Next 80B-A3B",
+       .defaults = R"({"head_dim": 256, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                       "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+                       "num_experts_per_tok": 10, "num_experts": 512, "moe_intermediate_size": 512,
+                       "shared_expert_intermediate_size": 512})",
+       .rope = {.partial = 0.25},
+       .harmless = {"output_router_logits", "router_aux_loss_coef", "full_attention_interval"},
+       .places = {kDeltaOutput,
+                  {"linear_attn.in_proj_qkvz.weight", {&B::delta_qkv, &B::delta_z}, nullptr, DeltaQkvzByKeyHead},
+                  {"linear_attn.in_proj_ba.weight", {&B::delta_b, &B::delta_a}, nullptr, DeltaBaByKeyHead}}},
       {.architecture = "Qwen3_5ForCausalLM",
        .name = "qwen3_5",
        .model_type = "qwen3_5_text",
@@ -94,7 +127,22 @@ const std::vector<Family>& Families() {
        // The settings of positions in images, of which text has all alike, and of the prediction of several tokens.
        .harmless = {"mrope_section", "mrope_interleaved", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
                     "mamba_ssm_dtype", "mlp_only_layers", "full_attention_interval"},
-       .places = {{"linear_attn.out_proj.weight", {&B::o}, &BlockSpec::gated_delta}}},
+       .places = {kDeltaOutput}},
+      {.architecture = "Qwen3_5MoeForCausalLM",
+       .name = "qwen3_5_moe",
+       .model_type = "qwen3_5_moe_text",
+       .block = Qwen35MoeBlock,
+       .models = "Qwen 3.5 35B-A3B, 122B-A10B and 397B-A17B",
+       .defaults = R"({"head_dim": 256, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                       "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+                       "num_experts_per_tok": 8, "num_experts": 256, "moe_intermediate_size": 512,
+                       "shared_expert_intermediate_size": 512})",
+       .intermediate = "shared_expert_intermediate_size",  // no layer has an MLP
+       .rope = {.partial = 0.25},
+       .harmless = {"mrope_section", "mrope_interleaved", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
+                    "mamba_ssm_dtype", "full_attention_interval", "output_router_logits", "router_aux_loss_coef",
+                    "intermediate_size", "norm_topk_prob"},
+       .places = {kDeltaOutput}},
       {.architecture = "Phi3ForCausalLM",
        .name = "phi3",
        .block = Phi3Block,
@@ -306,12 +354,25 @@ void AddExperts(const ModelConfig& config, const ExpertPlaces& places, std::vect
 
 }  // namespace
 
-std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config) {
+namespace {
+
+const Family& FamilyOf(const ModelConfig& config) {
   const auto& families = Families();
   const auto family =
       std::find_if(families.begin(), families.end(), [&](const Family& f) { return config.family == f.name; });
   Check(family != families.end(), "\"{}\" is no family", config.family);
-  return CheckpointTensors(config, family->places, family->experts);
+  return *family;
+}
+
+}  // namespace
+
+std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config) {
+  const Family& family = FamilyOf(config);
+  return CheckpointTensors(config, family.places, family.experts);
+}
+
+std::vector<CheckpointTensor> CheckpointTensorsWithExpertsTogether(const ModelConfig& config) {
+  return CheckpointTensors(config, FamilyOf(config).places, &kNamesTogether);
 }
 
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places,
@@ -328,7 +389,10 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const
     const auto before =
         std::find_if(stored.begin(), stored.end(), [&](const CheckpointTensor& s) { return s.name == name; });
     if (before == stored.end()) {
-      stored.push_back({name, std::move(shape), {&row}});
+      CheckpointTensor& tensor = stored.emplace_back(CheckpointTensor{name, std::move(shape), {&row}});
+      if (place == places.end()) continue;
+      if (place->order != nullptr) tensor.order = place->order(config);
+      if (place->columns != nullptr) tensor.columns = place->columns(config);
     } else {
       before->shape[0] += shape[0];
       before->parts.push_back(&row);

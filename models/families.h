@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/row_order.h"
 
 namespace shiftrt {
 
@@ -21,7 +22,9 @@ struct TensorView;
 struct TensorPlace {
   const char* name;
   std::vector<TensorView BlockWeights::*> members;
-  bool BlockSpec::*setting = nullptr;  // only blocks where this is true store it so; null: all
+  bool BlockSpec::*setting = nullptr;                          // only blocks where this is true store it so; null: all
+  RowOrder (*order)(const ModelConfig& of_block) = nullptr;    // the order of all members' rows; null: the members' own
+  RowOrder (*columns)(const ModelConfig& of_block) = nullptr;  // the columns' likewise
 };
 
 // The properties of a family's rotary embedding, besides the settings that all families read.
@@ -59,6 +62,11 @@ struct Family {
   std::string_view Type() const { return model_type != nullptr ? model_type : name; }
 };
 
+// The order of the projections in the files of Qwen 3 Next: the rows of each key head, and of the value heads that it
+// serves, are together.
+RowOrder DeltaQkvzByKeyHead(const ModelConfig& config);
+RowOrder DeltaBaByKeyHead(const ModelConfig& config);
+
 const std::vector<Family>& Families();
 // Null for an architecture that is not in the table.
 const Family* FindFamily(std::string_view architecture);
@@ -68,9 +76,13 @@ struct CheckpointTensor {
   std::string name;            // relative to the block
   std::vector<int64_t> shape;  // the shape of all its parts together; (experts, rows, columns) if it holds all experts
   std::vector<const BlockTensor*> parts;
+  RowOrder order = nullptr, columns = nullptr;  // the orders of all parts' rows and columns
 };
 // All tensors of a block of this configuration (ConfigOfBlock), in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);
+// The same in checkpoints that have the matrices of all experts together, as classes of transformers hold them.
+std::vector<CheckpointTensor> CheckpointTensorsWithExpertsTogether(const ModelConfig& config);
+inline constexpr const char* kExpertsTogether = "mlp.experts.gate_up_proj";
 // The same with other places than those of the family.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places,
                                                 const ExpertPlaces* experts = nullptr);

@@ -114,13 +114,16 @@ BlockSpec PlainBlock(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
-// An MLP without gate in a Llama block.
-
-std::vector<int64_t> QwenWindows(const ConfigReader& config, const ModelConfig& model) {
+// The windows of Qwen 2 and later: without layer_types, slides(layer, max_window_layers) says which layers have one.
+template <typename Slides>
+std::vector<int64_t> QwenWindows(const ConfigReader& config, const ModelConfig& model, const Slides& slides) {
   const bool used = config.Flag("use_sliding_window", false);
-  const int64_t first = config.Integer("max_window_layers", 0, INT64_MAX, 28);
+  const int64_t limit = config.Integer("max_window_layers", 0, INT64_MAX, 28);
   return ReadWindows(config, model, 4096,
-                     SlidingLayers(config, model, [&](int64_t layer) { return used && layer >= first; }));
+                     SlidingLayers(config, model, [&](int64_t layer) { return used && slides(layer, limit); }));
+}
+std::vector<int64_t> QwenWindows(const ConfigReader& config, const ModelConfig& model) {
+  return QwenWindows(config, model, [](int64_t layer, int64_t first) { return layer >= first; });
 }
 
 // The part that all Gemma models have in common.
@@ -186,6 +189,13 @@ void ReadMixture(const ConfigReader& config, const ModelConfig& model, const cha
   block.dense = mixed < model.layers;
 }
 
+// The shared expert of each mixture, after ReadMixture().
+void ReadSharedExpert(const ConfigReader& config, BlockSpec& block) {
+  constexpr int64_t kMostUnits = 1 << 22;
+  block.mixture.shared_units = config.Integer("shared_expert_intermediate_size", 1, kMostUnits);
+  block.shared_expert = block.mixed;
+}
+
 float Multiplier(const ConfigReader& config, const char* key) {
   return static_cast<float>(config.Number(key, 1e-9, 1e9, 1));
 }
@@ -215,6 +225,27 @@ std::vector<Mixer> ReadMixers(const ConfigReader& config, const ModelConfig& mod
     mixers.push_back(type == "full_attention" ? Mixer::kAttention : Mixer::kGatedDelta);
   }
   return mixers;
+}
+
+// The blocks of Qwen 3 Next and 3.5: gated delta networks in some layers, and attention with gates in the others.
+BlockSpec GatedDeltaBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  Check(block.activation == Activation::kSilu, "{}: hidden_act is not silu, which the convolutions need",
+        config.file());
+  block.norm_offset = 1;
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.qk_norm = block.attention_gate = true;
+  GatedDeltaShape& delta = block.delta;
+  delta.key_heads = config.Integer("linear_num_key_heads", 1, 65536);
+  delta.value_heads = config.Integer("linear_num_value_heads", 1, 65536);
+  delta.key_dim = config.Integer("linear_key_head_dim", 1, 4096);
+  delta.value_dim = config.Integer("linear_value_head_dim", 1, 4096);
+  delta.conv_width = config.Integer("linear_conv_kernel_dim", 1, 64);
+  Check(delta.value_heads % delta.key_heads == 0,
+        "{}: linear_num_value_heads {} does not divide over linear_num_key_heads {}", config.file(), delta.value_heads,
+        delta.key_heads);
+  block.SetMixers(ReadMixers(config, model));
+  return block;
 }
 
 }  // namespace
@@ -298,6 +329,16 @@ BlockSpec Qwen3MoeBlock(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
+BlockSpec Qwen2MoeBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.qkv_bias = config.Flag("qkv_bias", true);
+  block.windows = QwenWindows(config, model, [](int64_t layer, int64_t end) { return layer % 2 == 0 && layer < end; });
+  ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);
+  ReadSharedExpert(config, block);
+  block.mixture.normalised = config.Flag("norm_topk_prob", false);
+  return block;
+}
+
 BlockSpec MixtralBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = PlainBlock(config, model);
   block.windows = ReadWindows(config, model, 0, AllLayers(model));
@@ -316,24 +357,25 @@ BlockSpec OlmoeBlock(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
+BlockSpec Qwen3NextBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = GatedDeltaBlock(config, model);
+  ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);
+  ReadSharedExpert(config, block);
+  block.mixture.normalised = config.Flag("norm_topk_prob", true);
+  return block;
+}
+
 BlockSpec Qwen35Block(const ConfigReader& config, const ModelConfig& model) {
   Check(config.Flag("attn_output_gate", true), "{}: attn_output_gate is false, which is not supported", config.file());
-  BlockSpec block = PlainBlock(config, model);
-  Check(block.activation == Activation::kSilu, "{}: hidden_act is not silu, which the convolutions need",
-        config.file());
-  block.norm_offset = 1;
-  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
-  block.qk_norm = block.attention_gate = true;
-  GatedDeltaShape& delta = block.delta;
-  delta.key_heads = config.Integer("linear_num_key_heads", 1, 65536);
-  delta.value_heads = config.Integer("linear_num_value_heads", 1, 65536);
-  delta.key_dim = config.Integer("linear_key_head_dim", 1, 4096);
-  delta.value_dim = config.Integer("linear_value_head_dim", 1, 4096);
-  delta.conv_width = config.Integer("linear_conv_kernel_dim", 1, 64);
-  Check(delta.value_heads % delta.key_heads == 0,
-        "{}: linear_num_value_heads {} does not divide over linear_num_key_heads {}", config.file(), delta.value_heads,
-        delta.key_heads);
-  block.SetMixers(ReadMixers(config, model));
+  return GatedDeltaBlock(config, model);
+}
+
+BlockSpec Qwen35MoeBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = Qwen35Block(config, model);
+  ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);
+  Check(block.mixed && !block.dense, "{}: layers without experts are not supported", config.file());
+  ReadSharedExpert(config, block);
+  block.mixture.normalised = true;
   return block;
 }
 

@@ -21,7 +21,9 @@ using Json = nlohmann::json;
 using B = BlockWeights;
 
 constexpr int64_t kMaxNumber = int64_t{1} << 31;  // ParseConfig has the limit of each number
-constexpr int64_t kMostLayers = 10000;            // as in ParseConfig, before which lists by layer are made
+constexpr int64_t kAttentionEvery = 4;            // one in so many layers has attention, unless the file says otherwise
+constexpr const char* kRecurrentLayers = "attention.recurrent_layers";
+constexpr int64_t kMostLayers = 10000;  // as in ParseConfig, before which lists by layer are made
 
 // Reads the metadata of one architecture. Keys are given without its prefix, and each key that is read is recorded.
 class ArchitectureKeys {
@@ -270,6 +272,28 @@ void AddTokens(const GgufMetadata& metadata, Json& config) {
   if (ends.size() > 1) config["eos_token_id"] = ends;
 }
 
+// The settings of gated delta networks. `layers` counts those of the model alone.
+void AddGatedDelta(const GgufArchitecture& architecture, ArchitectureKeys& keys, int64_t layers, Json& config) {
+  if (!architecture.gated_delta) return;
+  const int64_t heads = keys.Integer("ssm.time_step_rank"), dim = keys.Integer("ssm.state_size");
+  keys.OnlyInteger("ssm.inner_size", heads * dim, "keys and values of a head are equally wide in llama.cpp");
+  config["linear_num_value_heads"] = heads;
+  config["linear_num_key_heads"] = keys.Integer("ssm.group_count");
+  config["linear_key_head_dim"] = config["linear_value_head_dim"] = dim;
+  config["linear_conv_kernel_dim"] = keys.Integer("ssm.conv_kernel");
+  keys.Ignore("rope.dimension_sections");  // it divides positions in images; text has all alike
+  const int64_t interval = keys.Integer("full_attention_interval", kAttentionEvery);
+  std::vector<bool> recurrent;
+  if (keys.HasList(kRecurrentLayers)) recurrent = keys.Flags(kRecurrentLayers);
+  Check(recurrent.empty() || std::ssize(recurrent) >= layers, "{}: {} has {} entries for {} layers", keys.file(),
+        keys.Full(kRecurrentLayers), recurrent.size(), layers);
+  Check(interval > 0, "{}: {} is 0", keys.file(), keys.Full("full_attention_interval"));
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const bool is = recurrent.empty() ? (layer + 1) % interval != 0 : recurrent[layer];
+    config["layer_types"].push_back(is ? "linear_attention" : "full_attention");
+  }
+}
+
 // The settings of mixtures of experts.
 void AddExperts(const GgufMixture& mixture, ArchitectureKeys& keys, int64_t experts, Json& config) {
   constexpr int64_t kSoftmax = 1;
@@ -297,6 +321,8 @@ void AddExperts(const GgufMixture& mixture, ArchitectureKeys& keys, int64_t expe
   } else {
     keys.OnlyInteger("expert_feed_forward_length", intermediate, "the feed_forward_length");
   }
+  if (mixture.shared != nullptr)
+    config[mixture.shared] = keys.Integer("expert_shared_feed_forward_length", intermediate);
 }
 
 }  // namespace
@@ -309,7 +335,11 @@ Json GgufConfig(const GgufContents& file) {
   const auto embedding = file.tensors.find(kGgufEmbedding);
   Check(embedding != file.tensors.end(), "{}: tensor {} is missing", name, kGgufEmbedding);
 
-  const int64_t file_layers = keys.Integer("block_count");
+  const int64_t blocks = keys.Integer("block_count"),
+                of_prediction = architecture.gated_delta ? keys.Integer(kGgufPredictionLayers, 0) : 0,
+                file_layers = blocks - of_prediction;
+  Check(file_layers > 0, "{}: {} is {}, expected less than {}, the number of blocks", name,
+        keys.Full(kGgufPredictionLayers), of_prediction, blocks);
   Check(file_layers <= kMostLayers, "{}: {} is {}, expected at most {}", name, keys.Full("block_count"), file_layers,
         kMostLayers);
   const GgufLayers by_layer = architecture.by_layer ? ReadGgufLayers(file, architecture) : GgufLayers();
@@ -356,11 +386,14 @@ Json GgufConfig(const GgufContents& file) {
         own_head ? "there" : "missing", architecture.name);
   const double theta = keys.Number("rope.freq_base", 10000);
   const char* const eps = architecture.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+  // A model whose layers all have experts may lack the width of an MLP.
+  const int64_t feed_forward = size("feed_forward_length", by_layer.intermediate,
+                                    architecture.mixture.shared != nullptr ? std::optional<int64_t>(0) : std::nullopt);
   Json config = {{"architectures", Json::array({class_name})},
                  {"model_type", family.Type()},
                  {"hidden_act", architecture.activation},
                  {"hidden_size", hidden},
-                 {family.intermediate, size("feed_forward_length", by_layer.intermediate)},
+                 {family.intermediate, feed_forward},
                  {"num_hidden_layers", layers},
                  {"num_attention_heads", heads},
                  {"num_key_value_heads", size("attention.head_count_kv", by_layer.kv_heads, heads)},
@@ -375,6 +408,7 @@ Json GgufConfig(const GgufContents& file) {
                  {"torch_dtype", TypeInMemory(*embedding->second.type)}};
   if (std::string_view(architecture.bias) == "use_bias") config.erase("mlp_bias");
   AddExperts(architecture.mixture, keys, experts, config);
+  AddGatedDelta(architecture, keys, layers, config);
   if (architecture.partial)
     config["partial_rotary_factor"] =
         static_cast<double>(keys.Integer("rope.dimension_count", head_dim)) / static_cast<double>(head_dim);
@@ -429,6 +463,37 @@ std::vector<std::pair<const char*, std::vector<float>>> GgufRopeFactors(const Mo
   return {{kGgufRopeFactors, std::move(factors)}};
 }
 
+namespace {
+
+// Adds the sizes of gated delta networks, and which layers have one.
+void AddGatedDelta(const ModelConfig& config, const std::string& prefix, GgufWriter& file,
+                   std::vector<std::string>& notes) {
+  const GatedDeltaShape& delta = config.block.delta;
+  file.AddInteger(prefix + "ssm.conv_kernel", delta.conv_width);
+  file.AddInteger(prefix + "ssm.state_size", delta.key_dim);
+  file.AddInteger(prefix + "ssm.group_count", delta.key_heads);
+  file.AddInteger(prefix + "ssm.time_step_rank", delta.value_heads);
+  file.AddInteger(prefix + "ssm.inner_size", delta.values());
+  // Which of the pairs turn by the position in time, in height and in width of an image: text has all alike.
+  const auto pairs = static_cast<int32_t>(config.rope.RotaryDim(config.head_dim) / 2);
+  file.AddIntegers(prefix + "rope.dimension_sections", {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0});
+  std::vector<bool> recurrent;
+  bool regular = true;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    recurrent.push_back(config.block.MixerOf(layer) == Mixer::kGatedDelta);
+    regular = regular && recurrent.back() == ((layer + 1) % kAttentionEvery != 0);
+  }
+  file.AddInteger(prefix + "full_attention_interval", kAttentionEvery);
+  if (regular) return;
+  file.AddFlags(prefix + kRecurrentLayers, recurrent);
+  notes.push_back(
+      fmt::format("The layers with a gated delta network are listed in {}{}. A program that does not read "
+                  "this key takes other layers for those and cannot load the file.",
+                  prefix, kRecurrentLayers));
+}
+
+}  // namespace
+
 std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArchitecture& architecture,
                                        const GgufSizes& sizes, GgufWriter& file) {
   std::vector<std::string> notes;
@@ -446,6 +511,7 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArch
     file.AddInteger(a + "expert_count", mixture.experts);
     file.AddInteger(a + "expert_used_count", mixture.active);
     file.AddInteger(a + "expert_feed_forward_length", mixture.units);
+    if (mixture.shared_units > 0) file.AddInteger(a + "expert_shared_feed_forward_length", mixture.shared_units);
   }
   add_size("attention.head_count", config.heads, sizes.heads);
   add_size("attention.head_count_kv", config.kv_heads, sizes.kv_heads);
@@ -483,6 +549,8 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArch
       file.AddNumber(a + "rope.freq_base_swa", theta);
   }
 
+  if (architecture.gated_delta) AddGatedDelta(config, a, file, notes);
+
   const RopeSpec& rope = config.rope;
   file.AddNumber(a + "rope.freq_base", rope.theta);
   if (architecture.rope_switch) file.AddFlag(a + "rope.scaling.finetuned", block.Rope(0) != RopeChoice::kNone);
@@ -498,93 +566,6 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArch
   file.AddNumber(a + "rope.scaling.yarn_beta_slow", rope.beta_slow);
   if (rope.attention_factor == 1) file.AddNumber(a + "rope.scaling.yarn_log_multiplier", 1);
   return notes;
-}
-
-namespace {
-
-bool SameRope(const ModelConfig& a, const RopeSpec& rope_a, const RopeSpec& rope_b) {
-  for (const bool is_long : {false, true}) {
-    const RopeFrequencies of_a = MakeRopeFrequencies(rope_a, a.head_dim, is_long);
-    const RopeFrequencies of_b = MakeRopeFrequencies(rope_b, a.head_dim, is_long);
-    if (of_a.inverse != of_b.inverse || std::abs(of_a.scale - of_b.scale) > 1e-6f) return false;
-  }
-  const bool counts = rope_a.kind == RopeKind::kLongRope || rope_a.query_beta != 0;
-  return rope_a.interleaved == rope_b.interleaved && rope_a.query_beta == rope_b.query_beta &&
-         (rope_a.kind == RopeKind::kLongRope) == (rope_b.kind == RopeKind::kLongRope) &&
-         (!counts || rope_a.original_max_positions == rope_b.original_max_positions);
-}
-
-// The first setting in which two configurations differ; null if they compute the same.
-const char* Difference(const ModelConfig& a, const ModelConfig& b) {
-  const BlockSpec &s = a.block, &t = b.block;
-  const auto shape = [](const ModelConfig& c) {
-    return std::array{c.hidden, c.intermediate, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab, c.max_positions};
-  };
-  const auto norms = [](const BlockSpec& block) {
-    return std::array{block.input_norms, block.update_norms, block.qk_norm,     block.qk_norm_whole,
-                      block.layer_norm,  block.norm_bias,    block.shared_norm, block.norm_offset != 0};
-  };
-  if (shape(a) != shape(b)) return "sizes";
-  if (a.rms_eps != b.rms_eps || norms(s) != norms(t)) return "norms";
-  if (a.tied_head != b.tied_head) return "head";
-  if (s.qkv_bias != t.qkv_bias || s.output_bias != t.output_bias || s.mlp_bias != t.mlp_bias) return "biases";
-  if (s.gated != t.gated || s.activation != t.activation || s.parallel != t.parallel) return "MLPs";
-  const auto mixture = [](const BlockSpec& block) {
-    const MixtureSpec& of = block.mixture;
-    return std::array<int64_t, 5>{block.dense, of.experts, of.active, of.units, of.normalised};
-  };
-  if (s.mixed != t.mixed || (s.mixed && mixture(s) != mixture(t))) return "mixtures of experts";
-  if (s.attention_scale != t.attention_scale || s.attention_cap != t.attention_cap) return "scale of attention scores";
-  if (s.residual_multiplier != t.residual_multiplier || s.scaled_embeddings != t.scaled_embeddings ||
-      s.embedding_multiplier != t.embedding_multiplier || s.logit_scale != t.logit_scale || s.logit_cap != t.logit_cap)
-    return "multipliers";
-  for (int64_t layer = 0; layer < a.layers; ++layer) {
-    if (s.Window(layer) != t.Window(layer)) return "windows";
-    const RopeChoice choice = s.Rope(layer), other = t.Rope(layer);
-    if ((choice == RopeChoice::kNone) != (other == RopeChoice::kNone))
-      return "order of layers without rotary embedding";
-    if (choice == RopeChoice::kNone) continue;
-    const auto rope = [](const ModelConfig& c, RopeChoice which) {
-      return which == RopeChoice::kSecond ? c.second_rope : c.rope;
-    };
-    if (!SameRope(a, rope(a, choice), rope(b, other))) return "rotary embedding";
-  }
-  return nullptr;
-}
-
-}  // namespace
-
-std::string WhyNoGguf(const ModelConfig& config, const GgufArchitecture& architecture) {
-  if (config.block.AnyWindow() && architecture.full_every == 0)
-    return fmt::format("some blocks attend to a window, which llama.cpp's architecture {} does not", architecture.name);
-  GgufWriter writer;
-  AddGgufConfig(config, architecture, {}, writer);
-  const std::string header = writer.header();
-  const auto factors = GgufRopeFactors(config);
-  try {
-    GgufContents file = GgufFile::Parse(std::as_bytes(std::span(header)), "the GGUF file");
-    const BlockTraits& type = TraitsOf(BlockType::kF32);
-    const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, const void* data, int64_t bytes) {
-      file.tensors[name] = {static_cast<const std::byte*>(data), &type, shape, bytes};
-    };
-    add(kGgufEmbedding, {config.vocab, config.hidden}, nullptr, 0);
-    if (!config.tied_head) add(kGgufHead, {config.vocab, config.hidden}, nullptr, 0);
-    for (const CheckpointTensor& tensor : GgufTensorsOf(architecture, config))
-      add(fmt::format("blk.0.{}", tensor.name), tensor.shape, nullptr, 0);
-    for (const auto& [name, values] : factors)
-      add(name, {std::ssize(values)}, values.data(), std::ssize(values) * static_cast<int64_t>(sizeof(float)));
-    const char* const different = Difference(config, ConfigFromJson(GgufConfig(file), "the GGUF file"));
-    if (different == nullptr) return "";
-    return fmt::format("llama.cpp's architecture {} has other {}", architecture.name, different);
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-bool IsInterleavedInGguf(const GgufArchitecture& architecture, const ModelConfig& config, const BlockTensor& tensor) {
-  const auto of = [&](TensorView B::*member) { return tensor.member == member; };
-  return architecture.neighbours && !config.rope.interleaved &&
-         (of(&B::q) || of(&B::k) || of(&B::q_bias) || of(&B::k_bias));
 }
 
 }  // namespace shiftrt

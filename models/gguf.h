@@ -65,9 +65,4 @@ inline constexpr const char *kGgufEmbedding = "token_embd.weight", *kGgufFinalNo
                             *kGgufRopeFactors = "rope_freqs.weight", *kGgufShortFactors = "rope_factors_short.weight",
                             *kGgufLongFactors = "rope_factors_long.weight";
 
-// True if GGUF stores the rows of the tensor in the interleaved order of llama.cpp's rotary embedding
-// (FileTensor::interleaved_heads): queries and keys of an architecture that turns pairs of neighbours, in a family that
-// does not.
-bool IsInterleavedInGguf(const GgufArchitecture& architecture, const ModelConfig& config, const BlockTensor& tensor);
-
 }  // namespace shiftrt

@@ -27,8 +27,30 @@ double LogitDivisor(const ModelConfig& config) {
   return static_cast<double>(divisor);
 }
 
+// llama.cpp's order of value heads: the first of each key head, then the second, and so on.
+RowOrder TiledValueHeads(const ModelConfig& config, int64_t before, int64_t rows) {
+  const GatedDeltaShape& delta = config.block.delta;
+  return TiledHeads(before, delta.key_heads, delta.value_heads / delta.key_heads, rows);
+}
+RowOrder TiledChannels(const ModelConfig& config) {
+  return TiledValueHeads(config, 2 * config.block.delta.keys(), config.block.delta.value_dim);
+}
+RowOrder TiledValues(const ModelConfig& config) { return TiledValueHeads(config, 0, config.block.delta.value_dim); }
+RowOrder TiledScalars(const ModelConfig& config) { return TiledValueHeads(config, 0, 1); }
+
 const std::vector<GgufArchitecture>& Architectures() {
   using Head = GgufArchitecture::Head;
+  static constexpr const char* kShared = "shared_expert_intermediate_size";
+  static const std::vector<TensorPlace> kTiledDelta = {
+      {"post_attention_norm.weight", {&B::post_norm}},
+      {"attn_qkv.weight", {&B::delta_qkv}, nullptr, TiledChannels},
+      {"attn_gate.weight", {&B::delta_z}, nullptr, TiledValues},
+      {"ssm_beta.weight", {&B::delta_b}, nullptr, TiledScalars},
+      {"ssm_alpha.weight", {&B::delta_a}, nullptr, TiledScalars},
+      {"ssm_conv1d.weight", {&B::delta_conv}, nullptr, TiledChannels},
+      {"ssm_a", {&B::delta_a_log}, nullptr, TiledScalars},
+      {"ssm_dt.bias", {&B::delta_dt_bias}, nullptr, TiledScalars},
+      {"ssm_out.weight", {&B::o}, &BlockSpec::gated_delta, nullptr, TiledValues}};
   static const std::vector<TensorPlace> kJoinedMlp = {{"ffn_up.weight", {&B::gate, &B::up}}};
   static const std::vector<GgufArchitecture> rows = {
       {.name = "llama",
@@ -44,11 +66,37 @@ const std::vector<GgufArchitecture>& Architectures() {
        .families = {"Qwen3MoeForCausalLM"},
        .mixture = {"Qwen3MoeForCausalLM", "num_experts", "moe_intermediate_size", "norm_topk_prob"},
        .qkv_bias = false},
+      {.name = "qwen2moe",
+       .families = {"Qwen2MoeForCausalLM"},
+       .mixture = {"Qwen2MoeForCausalLM", "num_experts", "moe_intermediate_size", "norm_topk_prob", false, kShared},
+       .bias = "qkv_bias"},
       {.name = "olmoe",
        .families = {"OlmoeForCausalLM"},
        .mixture = {"OlmoeForCausalLM", "num_experts", nullptr, "norm_topk_prob", false},
        .square = true,
        .qkv_bias = false},
+      {.name = "qwen35",
+       .families = {"Qwen3_5ForCausalLM"},
+       .partial = true,
+       .qkv_bias = false,
+       .gated_delta = true,
+       .places = kTiledDelta},
+      {.name = "qwen35moe",
+       .families = {"Qwen3_5MoeForCausalLM"},
+       .mixture = {"Qwen3_5MoeForCausalLM", "num_experts", "moe_intermediate_size", nullptr, true, kShared},
+       .partial = true,
+       .qkv_bias = false,
+       .gated_delta = true,
+       .places = kTiledDelta},
+      {.name = "qwen3next",
+       .families = {"Qwen3NextForCausalLM"},
+       .mixture = {"Qwen3NextForCausalLM", "num_experts", "moe_intermediate_size", "norm_topk_prob", true, kShared},
+       .partial = true,
+       .qkv_bias = false,
+       .gated_delta = true,
+       .places = {{"post_attention_norm.weight", {&B::post_norm}},
+                  {"ssm_ba.weight", {&B::delta_b, &B::delta_a}, nullptr, DeltaBaByKeyHead},
+                  {"ssm_out.weight", {&B::o}, &BlockSpec::gated_delta}}},
       {.name = "phi3",
        .families = {"Phi3ForCausalLM"},
        .partial = true,
@@ -198,8 +246,18 @@ constexpr NamedMember kNames[] = {
     {&B::down_bias, "ffn_down.bias"},
     {&B::mlp_update_norm, "post_ffw_norm.weight"},
     {&B::router, "ffn_gate_inp.weight"},
+    {&B::shared_gate, "ffn_gate_shexp.weight"},
+    {&B::shared_up, "ffn_up_shexp.weight"},
+    {&B::shared_down, "ffn_down_shexp.weight"},
+    {&B::shared_weight, "ffn_gate_inp_shexp.weight"},
+    {&B::delta_qkv, "attn_qkv.weight"},
+    {&B::delta_z, "attn_gate.weight"},
+    {&B::delta_conv, "ssm_conv1d.weight"},
+    {&B::delta_a_log, "ssm_a"},
+    {&B::delta_dt_bias, "ssm_dt.bias"},
+    {&B::delta_norm, "ssm_norm.weight"},
 };
-constexpr ExpertPlaces kExpertsTogether = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
+constexpr ExpertPlaces kGgufExperts = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
 
 bool ReadsBias(const GgufArchitecture& architecture, const BlockTensor& row) {
   const auto is = [&](std::initializer_list<TensorView B::*> members) {
@@ -208,6 +266,13 @@ bool ReadsBias(const GgufArchitecture& architecture, const BlockTensor& row) {
   if (is({&B::q_bias, &B::k_bias, &B::v_bias})) return architecture.qkv_bias;
   if (is({&B::o_bias})) return architecture.output_bias;
   return architecture.mlp_bias || !is({&B::gate_bias, &B::up_bias, &B::down_bias});
+}
+
+// True if GGUF stores the rows of the tensor in the interleaved order of llama.cpp's rotary embedding: queries and keys
+// of an architecture that turns pairs of neighbours, in a family that does not.
+bool IsInterleaved(const GgufArchitecture& architecture, const ModelConfig& config, const BlockTensor& row) {
+  return architecture.neighbours && !config.rope.interleaved &&
+         (row.member == &B::q || row.member == &B::k || row.member == &B::q_bias || row.member == &B::k_bias);
 }
 
 }  // namespace
@@ -237,19 +302,32 @@ std::string KnownGgufArchitectures() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+float DecayInGguf(float a_log) { return -std::exp(a_log); }
+float DecayFromGguf(float decay) { return std::log(-decay); }
+
 std::vector<CheckpointTensor> GgufTensorsOf(const GgufArchitecture& architecture, const ModelConfig& config) {
   std::vector<TensorPlace> places = architecture.places;
   for (const BlockTensor& row : BlockTensors()) {
     if (row.Shape(config).empty()) continue;
-    const char* const name = GgufName(row);
-    Check(name != nullptr && ReadsBias(architecture, row), "llama.cpp's architecture {} has no tensor for {}",
-          architecture.name, row.name);
     const bool placed = std::any_of(places.begin(), places.end(), [&](const TensorPlace& place) {
-      return std::find(place.members.begin(), place.members.end(), row.member) != place.members.end();
+      return (place.setting == nullptr || config.block.*place.setting) &&
+             std::find(place.members.begin(), place.members.end(), row.member) != place.members.end();
     });
+    const char* const name = GgufName(row);
+    Check((placed || name != nullptr) && ReadsBias(architecture, row),
+          "llama.cpp's architecture {} has no tensor for {}", architecture.name, row.name);
     if (!placed) places.push_back({name, {row.member}});
   }
-  return CheckpointTensors(config, places, &kExpertsTogether);
+  std::vector<CheckpointTensor> tensors = CheckpointTensors(config, places, &kGgufExperts);
+  for (CheckpointTensor& tensor : tensors) {
+    const BlockTensor& row = *tensor.parts.front();
+    if (IsInterleaved(architecture, config, row))
+      tensor.order = InterleavedHalves(tensor.shape[0], row.output == Axis::kQueries ? config.heads : config.kv_heads);
+    // llama.cpp leaves out the sides of 1: (channels, 1, width) and (1, hidden).
+    if (row.kind == BlockTensor::Kind::kConvolution) tensor.shape.erase(tensor.shape.begin() + 1);
+    if (row.member == &B::shared_weight) tensor.shape.erase(tensor.shape.begin());
+  }
+  return tensors;
 }
 
 }  // namespace shiftrt

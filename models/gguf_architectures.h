@@ -22,6 +22,9 @@ struct GgufNumber {
   bool required = false;
 };
 
+// The number of blocks that predict several tokens, which block_count counts too.
+inline constexpr const char* kGgufPredictionLayers = "nextn_predict_layers";
+
 // The family that a file with experts is read as, and the settings of its config.json.
 struct GgufMixture {
   const char* family = nullptr;   // Family::architecture; null: no file has experts
@@ -29,7 +32,8 @@ struct GgufMixture {
   const char* units = nullptr;    // the key of the units of an expert; null: the size of the MLP
   // The key that says whether the weights of the active experts are divided by their sum; null: they are.
   const char* normalise = nullptr;
-  bool normalised = true;  // llama.cpp divides them
+  bool normalised = true;        // llama.cpp divides them
+  const char* shared = nullptr;  // the key of the units of a shared expert; null: there is none
 };
 
 struct GgufArchitecture {
@@ -60,7 +64,8 @@ struct GgufArchitecture {
   int64_t large_at = 0;         // Gemma: with so many layers, the scores are scaled by the size of the stream
   // The heads and the size of the MLP are lists with one number per layer (models/gguf_layers.h).
   bool by_layer = false;
-  int64_t most_layers = 0;  // llama.cpp expects other tensors in deeper models; 0: no such limit
+  bool gated_delta = false;  // layers have gated delta networks, and attention has gates
+  int64_t most_layers = 0;   // llama.cpp expects other tensors in deeper models; 0: no such limit
   std::vector<GgufNumber> numbers = {};
   std::vector<TensorPlace> places = {};
 };
@@ -72,6 +77,10 @@ const GgufArchitecture* GgufArchitectureOf(const ModelConfig& config);
 const char* GgufName(const BlockTensor& tensor);
 // "llama, qwen2, ..."
 std::string KnownGgufArchitectures();
+
+// Files of gated delta networks have -exp(A_log) in the place of A_log.
+float DecayInGguf(float a_log);
+float DecayFromGguf(float decay);
 
 // The tensors of a block under GGUF's names, after "blk.N.". Throws Error naming a tensor that the architecture lacks.
 std::vector<CheckpointTensor> GgufTensorsOf(const GgufArchitecture& architecture, const ModelConfig& config);

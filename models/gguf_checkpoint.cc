@@ -54,12 +54,13 @@ class GgufCheckpoint final : public Checkpoint {
       if (stored == kGgufFinalNorm) taken.offset = -config_.block.norm_offset;
       return taken;
     }
-    if (row->kind == BlockTensor::Kind::kNorm) taken.offset = -config_.block.norm_offset;
-    if (IsInterleavedInGguf(architecture_, config_, *row)) {
-      taken.interleaved_heads = row->output == Axis::kQueries ? config_.heads : config_.kv_heads;
-      Check(shape.size() == 2 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
-            stored, tensor.type->name);
+    if (row->HasNormOffset()) taken.offset = -config_.block.norm_offset;
+    if (row->member == &BlockWeights::delta_a_log) {
+      RefuseGrowth(tensor, stored);
+      taken.map = DecayFromGguf;
     }
+    Check(shape.size() > 1 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
+          stored, tensor.type->name);
     return taken;
   }
 
@@ -75,7 +76,7 @@ class GgufCheckpoint final : public Checkpoint {
 
   void RefuseLeftOver(bool tied_head, const LoadOptions& /*options*/) const override {
     for (const auto& [name, tensor] : file_->tensors())
-      Check(used_.contains(name) || IsFactors(name) || (tied_head && name == kGgufHead),
+      Check(used_.contains(name) || IsFactors(name) || (tied_head && name == kGgufHead) || OfPrediction(name),
             "{}: tensor {} is not one this configuration has", file_->path().string(), name);
   }
 
@@ -84,6 +85,22 @@ class GgufCheckpoint final : public Checkpoint {
  private:
   static bool IsFactors(std::string_view name) {
     return name == kGgufRopeFactors || name == kGgufShortFactors || name == kGgufLongFactors;
+  }
+  // Decays are the logarithms of factors below 1.
+  void RefuseGrowth(const GgufTensor& tensor, const std::string& name) const {
+    const BlockTraits& type = *tensor.type;
+    std::vector<float> values(tensor.shape[0]);
+    type.decode(tensor.data, tensor.shape[0] / type.elements, values.data());
+    for (const float value : values)
+      Check(value < 0, "{}: tensor {} has {}, expected numbers below 0", file_->path().string(), name, value);
+  }
+  // Blocks after the model's predict several tokens at once, as "mtp." in Hugging Face checkpoints.
+  bool OfPrediction(const std::string& name) const {
+    const std::string key = fmt::format("{}.{}", architecture_.name, kGgufPredictionLayers);
+    const int64_t blocks = architecture_.gated_delta ? file_->metadata().Integer(key, 0, 1 << 20, 0) : 0;
+    for (int64_t block = config_.layers; block < config_.layers + blocks; ++block)
+      if (name.starts_with(fmt::format("blk.{}.", block))) return true;
+    return false;
   }
   static std::string StoredName(const std::string& name) {
     if (name == "model.embed_tokens.weight") return kGgufEmbedding;

@@ -20,28 +20,27 @@ namespace {
 
 constexpr int64_t kPiece = 256;  // elements decoded at a time: a whole number of blocks of every type
 
-// The rows of a tensor in its file, and the position there of row i of the model.
-struct FileRows {
-  int64_t count, elements, bytes, interleaved_heads;
+// The position in the file of row i of the model.
+int64_t InFile(const FileTensor& tensor, int64_t row) { return tensor.order ? (*tensor.order)[row] : row; }
 
-  explicit FileRows(const FileTensor& tensor) : interleaved_heads(tensor.interleaved_heads) {
+// The rows of a tensor in its file.
+struct FileRows {
+  int64_t count, elements, bytes;
+
+  explicit FileRows(const FileTensor& tensor) {
     // A plain vector counts as a column, so that its elements can be reordered. A vector in blocks is one row.
     const bool vector = tensor.shape.size() == 1, column = vector && PlainType(tensor.type);
     elements = column ? 1 : tensor.shape.back();
     count = elements > 0 ? tensor.elements() / elements : 0;
     bytes = elements / TraitsOf(tensor.type).elements * TraitsOf(tensor.type).bytes;
   }
-  int64_t InFile(int64_t row) const {
-    if (interleaved_heads == 0) return row;
-    const int64_t head_rows = count / interleaved_heads, in_head = row % head_rows, half = head_rows / 2;
-    return row - in_head + in_head % half * 2 + in_head / half;
-  }
 };
 
 // As ForEachPiece. All rows of a range of columns come before the next range, because layouts that are packed down the
 // columns have neighbouring rows side by side.
 template <typename Use>
-void ForEachPackedPiece(const PackedTensor& packed, const Use& use) {
+void ForEachPackedPiece(const FileTensor& tensor, const Use& use) {
+  const PackedTensor& packed = *tensor.packed;
   const PackedReader reader(packed);
   const int64_t ranges = (packed.columns + kPiece - 1) / kPiece;
   ParallelFor(Cores(), ranges * packed.rows, 16, [&](int64_t begin, int64_t end) {
@@ -49,8 +48,31 @@ void ForEachPackedPiece(const PackedTensor& packed, const Use& use) {
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t row = piece % packed.rows, at = piece / packed.rows * kPiece;
       const int64_t count = std::min(kPiece, packed.columns - at);
-      reader.Read(row, at, count, values.data());
+      reader.Read(InFile(tensor, row), at, count, values.data());
       if (!use(row * packed.columns + at, values.data(), count)) return;
+    }
+  });
+}
+
+// Applies what the file's elements need: FileTensor::map and offset.
+void Adjust(const FileTensor& tensor, std::span<float> values) {
+  if (tensor.map != nullptr) std::ranges::transform(values, values.begin(), tensor.map);
+  if (tensor.offset == 0) return;
+  for (float& value : values) value += tensor.offset;
+}
+
+// As ForEachPiece, of rows whose columns are in another order.
+template <typename Use>
+void ForEachReorderedRow(const FileTensor& tensor, const Use& use) {
+  const FileRows rows(tensor);
+  const BlockTraits& type = TraitsOf(tensor.type);
+  ParallelFor(Cores(), rows.count, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> in_file(rows.elements), values(rows.elements);
+    for (int64_t row = begin; row < end; ++row) {
+      type.decode(tensor.data + InFile(tensor, row) * rows.bytes, rows.elements / type.elements, in_file.data());
+      for (int64_t i = 0; i < rows.elements; ++i) values[i] = in_file[(*tensor.columns)[i]];
+      Adjust(tensor, values);
+      if (!use(row * rows.elements, values.data(), rows.elements)) return;
     }
   });
 }
@@ -59,20 +81,21 @@ void ForEachPackedPiece(const PackedTensor& packed, const Use& use) {
 // several threads. If use returns false, its thread skips the rest of its range.
 template <typename Use>
 void ForEachPiece(const FileTensor& tensor, const Use& use) {
-  if (tensor.packed) return ForEachPackedPiece(*tensor.packed, use);
+  if (tensor.packed) return ForEachPackedPiece(tensor, use);
+  if (tensor.columns) return ForEachReorderedRow(tensor, use);
   const FileRows rows(tensor);
   const BlockTraits& type = TraitsOf(tensor.type);
   // A short row is one piece. If rows need no reordering, they are handled as one long row.
-  const bool ordered = tensor.interleaved_heads == 0;
+  const bool ordered = tensor.order == nullptr;
   const int64_t length = ordered ? rows.count * rows.elements : rows.elements;
   const int64_t per_row = (length + kPiece - 1) / kPiece, pieces = ordered ? per_row : per_row * rows.count;
   ParallelFor(Cores(), pieces, 16, [&](int64_t begin, int64_t end) {
     std::array<float, kPiece> values;
     for (int64_t piece = begin; piece < end; ++piece) {
       const int64_t row = piece / per_row, at = piece % per_row * kPiece, count = std::min(kPiece, length - at);
-      const std::byte* const data = tensor.data + rows.InFile(row) * rows.bytes + at / type.elements * type.bytes;
+      const std::byte* const data = tensor.data + InFile(tensor, row) * rows.bytes + at / type.elements * type.bytes;
       type.decode(data, count / type.elements, values.data());
-      for (int64_t i = 0; tensor.offset != 0 && i < count; ++i) values[i] += tensor.offset;
+      Adjust(tensor, std::span(values.data(), static_cast<size_t>(count)));
       if (!use(row * length + at, values.data(), count)) return;
     }
   });
@@ -143,7 +166,7 @@ TensorView Reordered(const FileTensor& tensor, DType type, Weights& weights) {
   const FileRows rows(tensor);
   auto copy = std::make_shared<Buffer<std::byte>>(tensor.bytes());
   for (int64_t i = 0; i < rows.count; ++i)
-    std::memcpy(copy->data() + i * rows.bytes, tensor.data + rows.InFile(i) * rows.bytes,
+    std::memcpy(copy->data() + i * rows.bytes, tensor.data + InFile(tensor, i) * rows.bytes,
                 static_cast<size_t>(rows.bytes));
   weights.storage.push_back(copy);
   weights.stored[copy->data()] = tensor;
@@ -172,7 +195,7 @@ DType MemoryType(const FileTensor& tensor, WeightType dtype) {
   }
   // Vectors are read element by element.
   const DType stored = DTypeOfBlocks(tensor.type);
-  return tensor.shape.size() == 2 && tensor.offset == 0 ? stored : ExpandedType(stored);
+  return tensor.shape.size() == 2 && tensor.offset == 0 && !tensor.columns ? stored : ExpandedType(stored);
 }
 
 TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool here, const LoadOptions& options,
@@ -181,8 +204,8 @@ TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool h
   const DType type = MemoryType(tensor, options.dtype);
   // Quantised blocks are read byte by byte, at any address.
   const bool aligned = IsQuantised(type) || reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
-  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && !tensor.packed;
-  if (same && tensor.interleaved_heads == 0 && aligned) {
+  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && tensor.map == nullptr && !tensor.packed;
+  if (same && tensor.order == nullptr && tensor.columns == nullptr && aligned) {
     weights.mapped->Add(tensor);
     return {tensor.data, type, tensor.shape};
   }

@@ -36,6 +36,25 @@ std::vector<std::vector<size_t>> Shards(std::span<const TensorOfParts> tensors, 
   return shards;
 }
 
+// The rows of all parts as the file has them: as few matrices as there are rows that stay together.
+std::vector<TensorView> InFileOrder(const TensorOfParts& tensor) {
+  if (tensor.order == nullptr) return tensor.parts;
+  std::vector<TensorView> pieces;
+  const std::vector<int64_t> model_rows = *Inverse(tensor.order);
+  for (size_t begin = 0, end = 0; begin < model_rows.size(); begin = end) {
+    auto part = tensor.parts.begin();
+    int64_t row = model_rows[begin];
+    for (; row >= part->shape[0]; ++part) row -= part->shape[0];
+    const auto most = static_cast<size_t>(part->shape[0] - row);
+    while (++end < model_rows.size() && end - begin < most && model_rows[end] == model_rows[end - 1] + 1) {
+    }
+    TensorView& piece = pieces.emplace_back(*part);
+    piece.data = static_cast<const std::byte*>(part->data) + row * (part->bytes() / part->shape[0]);
+    piece.shape[0] = static_cast<int64_t>(end - begin);
+  }
+  return pieces;
+}
+
 // Writes bytes in pieces, and reports each MiB once.
 class MeteredWriter {
  public:
@@ -177,8 +196,8 @@ TensorView TensorOfParts::Whole() const {
 
 std::vector<TensorOfParts> StoredTensors(const Weights& weights) {
   std::vector<TensorOfParts> tensors;
-  weights.ForEachStored([&](const std::string& name, std::span<const TensorView> parts) {
-    tensors.push_back({name, {parts.begin(), parts.end()}});
+  weights.ForEachStored([&](const std::string& name, std::span<const TensorView> parts, const RowOrder& order) {
+    tensors.push_back({name, {parts.begin(), parts.end()}, order});
   });
   return tensors;
 }
@@ -201,7 +220,7 @@ void WriteCheckpoint(std::span<const TensorOfParts> tensors, int64_t shard_bytes
     file.Write(SafetensorsHeader(header, {{"format", "pt"}}));
     for (const size_t i : shards[shard]) {
       weight_map[tensors[i].name] = name;
-      for (const TensorView& part : tensors[i].parts) writer.Write(file, part);
+      for (const TensorView& part : InFileOrder(tensors[i])) writer.Write(file, part);
     }
   }
   progress.End();

@@ -38,6 +38,7 @@ nlohmann::json PlanConfig(const Model& model, const DepthPlan& plan, std::vector
 struct TensorOfParts {
   std::string name;
   std::vector<TensorView> parts;
+  RowOrder order = nullptr;  // the order of all parts' rows
 
   TensorView Whole() const;  // its type and shape, without data
 };

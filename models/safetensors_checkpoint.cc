@@ -38,26 +38,24 @@ class SafetensorsCheckpoint final : public Checkpoint {
     const auto index = directory / "model.safetensors.index.json";
     if (Exists(directory / "model.safetensors")) {
       tensors_ = TensorsOf(Open("model.safetensors"));
-      LeaveTextModel();
-      AddPrefix();
+      Rename();
       return;
     }
     Check(Exists(index), "{}: neither model.safetensors nor model.safetensors.index.json is there{}",
           directory.string(), LayoutWithoutWeights(directory));
     ReadIndex(index);
-    LeaveTextModel();
-    AddPrefix();
+    Rename();
   }
 
   std::vector<CheckpointTensor> BlockTensors(const ModelConfig& of_block) const override {
-    return CheckpointTensors(of_block);
+    return experts_together_ ? CheckpointTensorsWithExpertsTogether(of_block) : CheckpointTensors(of_block);
   }
   std::string BlockPrefix(int64_t layer) const override { return fmt::format("model.layers.{}.", layer); }
 
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
     if (auto packed = FindPacked(quantisation_, tensors_, directory_.string(), name, shape)) {
       for (const PackedPart& part : packed->parts) used_.insert(part.name);
-      return {packed->codes.data, ExpandedBlocks(), shape, 0, 0, packed};
+      return {.data = packed->codes.data, .type = ExpandedBlocks(), .shape = shape, .packed = packed};
     }
     const auto found = tensors_.find(name);
     Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name,
@@ -190,6 +188,13 @@ class SafetensorsCheckpoint final : public Checkpoint {
     return "";
   }
 
+  void Rename() {
+    LeaveTextModel();
+    AddPrefix();
+    experts_together_ =
+        std::ranges::any_of(tensors_, [](const auto& tensor) { return tensor.first.ends_with(kExpertsTogether); });
+  }
+
   // Leaves only the text model's tensors of a model of text and images, under the names that they have in a directory
   // of their own. transformers has written them as language_model.model.X and, later, as model.language_model.X.
   void LeaveTextModel() {
@@ -225,6 +230,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
   std::map<std::string, std::shared_ptr<SafetensorsFile>> files_;
   std::map<std::string, RawTensor> tensors_;
   std::set<std::string> used_;
+  bool experts_together_ = false;
 };
 
 }  // namespace

@@ -66,7 +66,7 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, WeightTyp
     for (const CheckpointTensor& tensor : checkpoint.BlockTensors(of_block)) {
       if (!Reads(checkpoint.HalvesOf(layer), *tensor.parts.front())) continue;
       const FileTensor stored = checkpoint.Take(checkpoint.BlockPrefix(layer) + tensor.name, tensor.shape);
-      const TensorView whole = describe(AsMatrix(stored, tensor), tensor.shape);
+      const TensorView whole = describe(Placed(stored, tensor), tensor.shape);
       for (const BlockTensor* part : tensor.parts)
         part->In(block) = {nowhere.get(), whole.dtype, part->Shape(of_block)};
     }

@@ -37,8 +37,10 @@ void Split(const TensorView& whole, const CheckpointTensor& stored, const ModelC
   int64_t first = 0;
   for (const BlockTensor* part : stored.parts) {
     const int64_t rows = part->Shape(of_block)[0];
-    const TensorView view = RowsOf(whole, first, rows);
-    if (original) weights.stored[view.data] = RowsOf(*original, first, rows);
+    TensorView view = RowsOf(whole, first, rows);
+    view.shape = part->Shape(of_block);  // a file may leave out a side of 1
+    // In another order, these rows of the file are not the part's own, but have as many bytes.
+    if (original && stored.parts.size() > 1) weights.stored[view.data] = RowsOf(*original, first, rows);
     part->In(block) = view;
     first += rows;
   }
@@ -86,21 +88,21 @@ void Weights::ForEach(const std::function<void(const std::string& name, const Te
   if (!config.tied_head) visit("lm_head.weight", head);
 }
 
-void Weights::ForEachStored(
-    const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const {
-  visit("model.embed_tokens.weight", {&embedding, 1});
+void Weights::ForEachStored(const std::function<void(const std::string& name, std::span<const TensorView> parts,
+                                                     const RowOrder& order)>& visit) const {
+  visit("model.embed_tokens.weight", {&embedding, 1}, nullptr);
   std::vector<TensorView> parts;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     for (const CheckpointTensor& tensor :
          CheckpointTensors(ConfigOfBlock(config, static_cast<int64_t>(layer), MlpUnits(blocks[layer])))) {
       parts.clear();
       for (const BlockTensor* part : tensor.parts) parts.push_back(part->In(blocks[layer]));
-      if (!parts.front().empty()) visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts);
+      if (!parts.front().empty()) visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts, tensor.order);
     }
   }
-  visit("model.norm.weight", {&final_norm, 1});
-  if (config.block.norm_bias) visit("model.norm.bias", {&final_norm_bias, 1});
-  if (!config.tied_head) visit("lm_head.weight", {&head, 1});
+  visit("model.norm.weight", {&final_norm, 1}, nullptr);
+  if (config.block.norm_bias) visit("model.norm.bias", {&final_norm_bias, 1}, nullptr);
+  if (!config.tied_head) visit("lm_head.weight", {&head, 1}, nullptr);
 }
 
 void Weights::RequireWhole(std::string_view what) const {
@@ -243,7 +245,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
       if (!Reads(halves, *tensor.parts.front())) continue;
       const bool named = layer < std::ssize(options.file_layers);
       const std::string name = checkpoint->BlockPrefix(named ? options.file_layers[layer] : layer) + tensor.name;
-      const FileTensor stored = AsMatrix(checkpoint->Take(name, tensor.shape), tensor);
+      const FileTensor stored = Placed(checkpoint->Take(name, tensor.shape), tensor);
       Split(load(name, stored, mine.Has(layer)), tensor, of_block, block, *weights);
     }
   }

@@ -17,6 +17,7 @@
 #include "include/shiftrt/blocks.h"
 #include "include/shiftrt/resources.h"
 #include "models/config.h"
+#include "models/row_order.h"
 #include "models/split.h"
 #include "runtime/block_types.h"
 #include "runtime/safetensors.h"
@@ -45,7 +46,10 @@ struct BlockWeights {
   // A gated delta network, with the sizes of GatedDeltaShape: (channels, hidden), (values, hidden), and
   // (value_heads, hidden) twice; (channels, 1, conv_width); (value_heads) twice; (value_dim).
   TensorView delta_qkv, delta_z, delta_b, delta_a, delta_conv, delta_a_log, delta_dt_bias, delta_norm;
-  TensorView router;                   // (experts, hidden)
+  TensorView router;  // (experts, hidden)
+  // The shared expert of a mixture, and the row of its weight: (shared_units, hidden) twice, (hidden, shared_units),
+  // and (1, hidden).
+  TensorView shared_gate, shared_up, shared_down, shared_weight;
   std::vector<ExpertWeights> experts;  // their number may be less than MixtureSpec::experts
 
   bool IsMixture() const { return !experts.empty(); }
@@ -66,10 +70,9 @@ struct FileTensor {
   const std::byte* data = nullptr;
   BlockType type = BlockType::kF32;
   std::vector<int64_t> shape;
-  // Not 0: the rows are queries or keys in Llama's GGUF order. In each of so many heads, element i of the first half of
-  // the rotary embedding stands next to element i of the second half. 0: the halves stand one below the other.
-  int64_t interleaved_heads = 0;
-  float offset = 0;  // added to each element when it is read
+  RowOrder order = nullptr, columns = nullptr;  // the orders of rows and columns
+  float offset = 0;                             // added to each element when it is read
+  float (*map)(float) = nullptr;                // applied to each element before that; null: nothing is
 
   // Not null: the file holds codes and scales (models/packed_tensor.h), and `type` is the one to which they expand.
   std::shared_ptr<const PackedTensor> packed = nullptr;
@@ -126,9 +129,9 @@ struct Weights {
   // block's tensors are those of models/block_tensors.h.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
   // Visits the tensors under the names of the family's checkpoints. One of those may hold several tensors, whose parts
-  // stand one below the other. The tensors of a half that a block lacks are left out.
-  void ForEachStored(
-      const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const;
+  // stand one below the other, in an order of the file. The tensors of a half that a block lacks are left out.
+  void ForEachStored(const std::function<void(const std::string& name, std::span<const TensorView> parts,
+                                              const RowOrder& order)>& visit) const;
   // The factor by which the family multiplies embeddings: sqrt(hidden), rounded to their type as transformers does, or
   // BlockSpec::embedding_multiplier.
   float EmbeddingScale() const;

@@ -84,6 +84,7 @@ const std::vector<GgufPreTokenizer>& PreTokenizers() {
       {.name = "dbrx", .pattern = kLlama3Pattern},
       {.name = "smaug-bpe", .pattern = kLlama3Pattern},
       {.name = "qwen2", .pattern = kQwen2Pattern, .nfc = true},
+      {.name = "qwen35", .pattern = kQwen35Pattern, .nfc = true},
       {.name = "deepseek-r1-qwen", .pattern = kQwen2Pattern, .nfc = true},
       {.name = "smollm", .pattern = kGpt2Pattern, .digits = true},
       {.name = "gpt-2", .pattern = kGpt2Pattern},

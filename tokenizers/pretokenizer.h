@@ -16,6 +16,7 @@ namespace shiftrt {
 // The split patterns of the model families, as in their reference tokenizers.
 extern const char* const kGpt2Pattern;
 extern const char* const kQwen2Pattern;
+extern const char* const kQwen35Pattern;
 extern const char* const kLlama3Pattern;
 extern const char* const kTekkenPattern;  // Mistral Nemo and later
 // Punctuation in the sense of the library `tokenizers`: Unicode's and all of ASCII that is no letter, digit or space.

@@ -41,9 +41,11 @@ void PrintFacts(const LanguageModel& model, const ModelDescription& d) {
       model.Name(), d.family, model.Blocks(), model.Blocks() + std::ssize(d.removed), shape.hidden, d.intermediate,
       d.heads, d.kv_heads, d.head_dim);
   if (d.mixture)
-    fmt::print("{} layers have {} experts of {} units, of which {} are active: {} active parameters\n",
-               d.mixture->layers, d.mixture->experts, d.mixture->units, d.mixture->active,
-               Scaled(static_cast<double>(d.active_parameters), ""));
+    fmt::print(
+        "{} layers have {} experts of {} units, of which {} are active{}: {} active parameters\n", d.mixture->layers,
+        d.mixture->experts, d.mixture->units, d.mixture->active,
+        d.mixture->shared_units > 0 ? fmt::format(", and a shared expert of {} units", d.mixture->shared_units) : "",
+        Scaled(static_cast<double>(d.active_parameters), ""));
   if (!d.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(d.removed, ", "));
   if (d.recurrent > 0)
     fmt::print("{} of the {} blocks have gated delta networks instead of attention\n", d.recurrent, model.Blocks());
@@ -128,6 +130,7 @@ nlohmann::json ModelJson(const LanguageModel& model, const ModelDescription& d) 
                        {"experts", d.mixture->experts},
                        {"active", d.mixture->active},
                        {"units", d.mixture->units},
+                       {"shared_units", d.mixture->shared_units},
                        {"active_parameters", d.active_parameters}};
   if (d.lora) json["lora"] = {{"rank", d.lora->rank}, {"alpha", d.lora->alpha}, {"projections", d.lora->projections}};
   return json;

@@ -267,6 +267,13 @@ class CpuOps : public Ops {
   void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x) override {
     shiftrt::ScaleByExpertWeights(context_, routing, x.host());
   }
+  void SigmoidGateRows(DeviceMatrix<const float> gate, DeviceMatrix<float> x) override {
+    shiftrt::SigmoidGateRows(context_, gate.host(), x.host());
+  }
+  void SigmoidGateRowsGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> y, DeviceMatrix<float> dy,
+                               DeviceMatrix<float> dgate) override {
+    shiftrt::SigmoidGateRowsGradient(context_, gate.host(), y.host(), dy.host(), dgate.host());
+  }
   void RouteToExpertsGradient(const ExpertRouting& routing, bool normalised, std::span<const float> dweights,
                               DeviceMatrix<float> dlogits) override {
     shiftrt::RouteToExpertsGradient(context_, routing, normalised, dweights, dlogits.host());

@@ -55,10 +55,11 @@ struct LoraDescription {
 
 /// Mixtures of experts in the place of MLPs.
 struct MixtureDescription {
-  int64_t layers = 0;   ///< layers of the original model that have one
-  int64_t experts = 0;  ///< experts of a layer
-  int64_t active = 0;   ///< experts that each token runs through
-  int64_t units = 0;    ///< width of an expert
+  int64_t layers = 0;        ///< layers of the original model that have one
+  int64_t experts = 0;       ///< experts of a layer
+  int64_t active = 0;        ///< experts that each token runs through
+  int64_t units = 0;         ///< width of an expert
+  int64_t shared_units = 0;  ///< width of the expert that all tokens run through; 0: there is none
 };
 
 /// Says what a model consists of, besides what LanguageModel tells.

@@ -125,6 +125,13 @@ void CheckGates(MatrixView<const float> gate, MatrixView<const float> x) {
         x.rows, x.cols);
 }
 
+void CheckRowGates(MatrixView<const float> gate, MatrixView<const float> x) {
+  Check(gate.rows == x.rows && gate.cols == 1, "gates of ({}, {}) for ({}, {}), expected one for each row", gate.rows,
+        gate.cols, x.rows, x.cols);
+}
+
+float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
 }  // namespace
 
 void SigmoidGate(const Context& context, MatrixView<const float> gate, MatrixView<float> x) {
@@ -152,6 +159,31 @@ void SigmoidGateGradient(const Context& context, MatrixView<const float> gate, M
         d[i] *= p[i - first];
       }
     });
+  });
+}
+
+void SigmoidGateRows(const Context& context, MatrixView<const float> gate, MatrixView<float> x) {
+  CheckRowGates(gate, x);
+  ForEachRowPart(context, x, [&](int64_t row, int64_t col, int64_t count) {
+    const float p = Sigmoid(gate(row, 0));
+    for (float& value : std::span(x.row(row) + col, static_cast<size_t>(count))) value *= p;
+  });
+}
+
+void SigmoidGateRowsGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> y,
+                             MatrixView<float> dy, MatrixView<float> dgate) {
+  for (const MatrixView<const float>& gated : {y, MatrixView<const float>(dy)}) CheckRowGates(gate, gated);
+  CheckRowGates(dgate, y);
+  ParallelFor(context, y.rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float p = Sigmoid(gate(row, 0));
+      double sum = 0;
+      for (int64_t i = 0; i < y.cols; ++i) {
+        sum += static_cast<double>(dy(row, i)) * static_cast<double>(y(row, i));
+        dy(row, i) *= p;
+      }
+      dgate(row, 0) = static_cast<float>(sum) * (1 - p);
+    }
   });
 }
 

@@ -45,7 +45,8 @@ BlockType TypeOf(const Mixture& mixture, const BlockTensor& tensor, int64_t inde
     if (mixture.value_first != mixture.value && index < 2) return mixture.value_first;
     return GetsMore(index, count) ? mixture.value_more : mixture.value;
   }
-  if (tensor.member == &BlockWeights::down || tensor.of_expert == &ExpertWeights::down) {
+  if (tensor.member == &BlockWeights::down || tensor.member == &BlockWeights::shared_down ||
+      tensor.of_expert == &ExpertWeights::down) {
     if (mixture.down_first != mixture.down && index < count / 16) return mixture.down_first;
     return GetsMore(index, count) ? mixture.down_more : mixture.down;
   }

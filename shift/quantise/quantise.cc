@@ -65,8 +65,9 @@ class Quantiser {
   template <typename Visit>
   void ForEachToBeRounded(const BlockWeights& block, Halves halves, int64_t index, const Visit& visit) const {
     ForEachTensor(block, halves, [&](const BlockTensor& row, const TensorView& tensor) {
-      // llama.cpp rounds no routers, whose errors would change the choice of experts.
-      if (row.kind != BlockTensor::Kind::kMatrix || row.member == &BlockWeights::router) return;
+      // llama.cpp rounds no routers, whose errors would change the choice of experts, and no single row.
+      const bool routes = row.member == &BlockWeights::router || row.member == &BlockWeights::shared_weight;
+      if (row.kind != BlockTensor::Kind::kMatrix || routes) return;
       const BlockType type = TypeIn(mixture_, row, index, plan_.blocks(), tensor.cols());
       if (ToBeRounded(tensor, type)) visit(row, type);
     });

@@ -2,6 +2,7 @@
 // Exports of the format gguf: what is read back runs as the plan does, with the original's tokenizer.
 #include "models/gguf.h"
 
+#include <cstring>
 #include <fstream>
 
 #include "runtime/gguf_writer.h"
@@ -39,7 +40,7 @@ TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
         "qwen2_tied", "qwen3",      "qwen3_tied",    "phi3_tied",          "cohere",     "cohere2",       "ernie4_5",
         "glm4",       "granite",    "granite4",      "granite4_nope",      "ministral3", "mistral_small", "nemotron",
         "olmo2",      "olmo3",      "phi3_longrope", "phi4_mini_longrope", "seed_oss",   "gemma",         "arcee",
-        "qwen3_moe",  "olmoe"}) {
+        "qwen3_moe",  "olmoe",      "qwen2_moe"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);
@@ -98,6 +99,35 @@ TEST_F(GgufExport, EverySettingComesBack) {
     const Model opened = OpenModel(File().string());
     ExpectSame(Logits(opened, opened.plan), Logits(model, model.plan));
     fs::remove_all(out_);
+  }
+}
+
+// The heads of keys and values are equally wide in llama.cpp. Two removed layers leave an order that the file lists.
+TEST_F(GgufExport, GatedDeltaNetworksComeBack) {
+  for (const char* name : {"qwen3_5", "qwen3_next", "qwen3_5_moe"}) {
+    SCOPED_TRACE(name);
+    Json config;
+    std::ifstream(GoldenModel(name) / "config.json") >> config;
+    config.update({{"linear_key_head_dim", 8}, {"linear_value_head_dim", 8}, {"linear_num_value_heads", 6}});
+    config.erase("mlp_only_layers");
+    WriteText(directory_.path() / "config.json", config.dump());
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      WriteRandomCheckpoint(directory_.path() / "config.json", dtype, 1, directory_.path() / name);
+      const Model model = OpenModel((directory_.path() / name).string());
+      const DepthPlan plan = Pruned(model, {1});
+      Write("gguf", model, plan);
+      const Model opened = OpenModel(File().string());
+      for (int64_t i = 0; i < 3; ++i)
+        EXPECT_EQ(opened.weights->config.block.MixerOf(i), i == 1 ? Mixer::kAttention : Mixer::kGatedDelta);
+      const TensorView &found = opened.weights->blocks[0].o, &expected = model.weights->blocks[0].o;
+      EXPECT_EQ(found.dtype, dtype);
+      EXPECT_EQ(std::memcmp(found.data, expected.data, static_cast<size_t>(expected.bytes())), 0);
+      const Matrix<float> a = Logits(opened, opened.plan), b = Logits(model, plan);
+      for (int64_t i = 0; i < a.size(); ++i)
+        ASSERT_NEAR(a.data()[i], b.data()[i], dtype == DType::kFloat32 ? 2e-4 : 0.1);
+      fs::remove_all(out_);
+      fs::remove_all(directory_.path() / name);
+    }
   }
 }
 

@@ -55,7 +55,11 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "mixtral",
                            "olmoe",
                            "qwen3_5",
-                           "qwen3_5_tied"}) {
+                           "qwen3_5_tied",
+                           "qwen2_moe",
+                           "qwen2_moe_windows",
+                           "qwen3_next",
+                           "qwen3_5_moe"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens/gradients: loss and gradients of tiny random models, by PyTorch's autograd in float64.
 
-    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5": transformers==5.24.0
+    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5", "qwen2_moe": transformers==5.24.0
     python3 make_gradients.py gradients [NAME...]
 
 The weights are those of make_models.py (seed 1). A low-rank adapter stands after block 0 and a full one after block 1,
@@ -22,8 +22,8 @@ import sys
 from pathlib import Path
 
 import torch
-from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2, QWEN3,
-                         QWEN3_MOE, QWEN35, SEED_OSS, SMOLLM3, STARCODER2, random_state, random_tensor)
+from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2,
+                         QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN35, SEED_OSS, SHARED, SMOLLM3, STARCODER2, random_state, random_tensor)
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -40,6 +40,12 @@ CONFIGS = {  # and the weights of cross entropy and divergence
                  "linear_value_head_dim": 5, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
                  "layer_types": ["linear_attention", "full_attention"],
                  "rope_parameters": {**QWEN35["rope_parameters"], "partial_rotary_factor": 0.5}}, 0.5, 0.5),
+    "qwen3_5_moe": ({**QWEN35, **SHORT, **SHARED, "architectures": ["Qwen3_5MoeForCausalLM"],
+                     "model_type": "qwen3_5_moe_text", "intermediate_size": None, "num_key_value_heads": 1,
+                     "linear_key_head_dim": 4, "linear_value_head_dim": 5, "linear_num_key_heads": 1,
+                     "linear_num_value_heads": 2, "num_experts": 3, "moe_intermediate_size": 10,
+                     "shared_expert_intermediate_size": 14, "layer_types": ["full_attention", "linear_attention"],
+                     "rope_parameters": {**QWEN35["rope_parameters"], "partial_rotary_factor": 0.5}}, 0.5, 0.5),
     "nemotron": ({**NEMOTRON, "num_key_value_heads": 1, "intermediate_size": 24}, 1.0, 0.0),
     "cohere2": ({**COHERE2, "num_key_value_heads": 1, "num_hidden_layers": 2, "sliding_window": 4,
                  "sliding_window_pattern": 2}, 0.5, 0.5),
@@ -56,6 +62,8 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "exaone4": ({**EXAONE4, **SHORT, "num_key_value_heads": 1, "sliding_window": 4, "sliding_window_pattern": 2}, 1.0, 0.0),
     "ernie4_5": ({**ERNIE, **SHORT, "num_key_value_heads": 1, "use_bias": True}, 1.0, 0.0),
     "qwen3_moe": ({**QWEN3_MOE, **SHORT, **EXPERTS, "moe_intermediate_size": 12}, 0.5, 0.5),
+    "qwen2_moe": ({**QWEN2_MOE, **EXPERTS, "num_hidden_layers": 2, "moe_intermediate_size": 12,
+                   "shared_expert_intermediate_size": 20, "mlp_only_layers": [0]}, 1.0, 0.0),
     "olmoe": ({**EXPERTS, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "intermediate_size": 12,
                "norm_topk_prob": False, "eos_token_id": 2}, 1.0, 0.0),
 }
@@ -63,6 +71,8 @@ CONFIGS = {  # and the weights of cross entropy and divergence
 PROJECTIONS = {"self_attn.q_proj": ["q_proj"], "self_attn.k_proj": ["k_proj"], "self_attn.v_proj": ["v_proj"],
                "self_attn.o_proj": ["o_proj", "out_proj"], "mlp.gate_proj": ["gate_proj"], "mlp.up_proj": ["up_proj", "c_fc"],
                "mlp.down_proj": ["down_proj", "c_proj"],
+               **{f"mlp.shared_expert.{part}_proj": [f"{part}_proj"] for part in ("gate", "up", "down")},
+               "mlp.shared_expert_gate": ["shared_expert_gate"],
                **{f"linear_attn.in_proj_{part}": [f"in_proj_{part}"] for part in ("qkv", "z", "b", "a")}}
 LENGTHS = [5, 1, 9, 3]
 RANK, SCALE = 2, 1.5
@@ -120,7 +130,8 @@ def changed(model, dtype):
         named.update({f"adapter.{i}.{k}": v for k, v in adapter.named_parameters()})
         for part, stored in PROJECTIONS.items():
             mixer = "linear_attn" if hasattr(layer, "linear_attn") else "self_attn"
-            parent = layer.get_submodule(mixer if "attn" in part else part.split(".")[0])
+            module = mixer if "attn" in part else part.rpartition(".")[0]
+            parent = dict(layer.named_modules()).get(module)
             name = next((name for name in stored if hasattr(parent, name)), None)
             if name is None:
                 continue

@@ -210,6 +210,25 @@ CONFIGS.update({
                      "layer_types": None, "full_attention_interval": 2, "linear_conv_kernel_dim": 3,
                      "linear_num_key_heads": 3, "linear_num_value_heads": 3, "tie_word_embeddings": True},
 })
+# Mixtures with a shared expert; some layers have an MLP or a window, as their numbers say.
+SHARED = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
+QWEN2_MOE = {**QWEN2, **SHARED, "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe",
+             "num_key_value_heads": 2, "norm_topk_prob": False, "decoder_sparse_step": 1, "max_window_layers": 3,
+             "output_router_logits": False, "router_aux_loss_coef": 0.001}
+QWEN3_NEXT = {**QWEN35, **SHARED, "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
+              "linear_key_head_dim": 12, "linear_num_value_heads": 6, "attn_output_gate": None, "mtp_num_hidden_layers": None,
+              "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [1], "rope_theta": 10000000,
+              "partial_rotary_factor": 0.25, "rope_parameters": None, "rope_scaling": None}
+CONFIGS.update({
+    "qwen2_moe": QWEN2_MOE,
+    "qwen2_moe_windows": {**QWEN2_MOE, "num_hidden_layers": 4, "norm_topk_prob": True, "decoder_sparse_step": 2,
+                          "use_sliding_window": True, "sliding_window": 5, "qkv_bias": False},
+    "qwen3_next": QWEN3_NEXT,
+    "qwen3_next_long": {**QWEN3_NEXT, "rows": 4, "length": 150, "layer_types": None, "full_attention_interval": 2,
+                        "mlp_only_layers": [], "norm_topk_prob": False},
+    "qwen3_5_moe": {**QWEN35, **SHARED, "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text",
+                    "intermediate_size": None},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing

@@ -201,5 +201,30 @@ TEST_P(SigmoidGateTest, AgreesWithFloat64ForwardsAndBack) {
   }
 }
 
+TEST_P(SigmoidGateTest, OneGateForARow) {
+  for (const int64_t cols : {1, 7, 5000}) {
+    SCOPED_TRACE(cols);
+    const int64_t rows = 3;
+    const std::vector<double> gate = test::Drawn(rows, 1, 3), x = test::Drawn(rows * cols, 2),
+                              dy = test::Drawn(rows * cols, 3);
+    const Padded of_gate = Padded::Of(rows, 1, gate);
+    Padded out = Padded::Of(rows, cols, x), dx = Padded::Of(rows, cols, dy), dgate(rows, 1);
+    SigmoidGateRows(context_, of_gate.view(), out.view());
+    SigmoidGateRowsGradient(context_, of_gate.view(), out.view(), dx.view(), dgate.view());
+    std::vector<double> wanted, wanted_dx, wanted_dgate(rows);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const size_t row = i / cols;
+      const double p = 1 / (1 + std::exp(-gate[row]));
+      wanted.push_back(x[i] * p);
+      wanted_dx.push_back(dy[i] * p);
+      wanted_dgate[row] += dy[i] * x[i] * p * (1 - p);
+    }
+    EXPECT_LE(DistanceOf(out.Values(), wanted), 8 * test::kUnit);
+    EXPECT_LE(DistanceOf(dx.Values(), wanted_dx), 8 * test::kUnit);
+    EXPECT_LE(DistanceOf(dgate.Values(), wanted_dgate), 16 * test::kUnit);
+    EXPECT_THROW(SigmoidGateRows(context_, Padded(rows, 2).view(), out.view()), Error);
+  }
+}
+
 }  // namespace
 }  // namespace shiftrt

@@ -277,6 +277,71 @@ TEST(Config, TheTextModelOfAModelOfTextAndImages) {
   ExpectConfigRefusal(both, "attn_logit_softcapping");
 }
 
+// The settings of the released Qwen 3.5 35B-A3B, Qwen 3 Next 80B-A3B and Qwen 1.5 MoE A2.7B.
+TEST(Config, SharedExperts) {
+  const Json text = Json::parse(R"({"attention_bias": false, "attention_dropout": 0.0, "attn_output_gate": true,
+    "dtype": "bfloat16", "eos_token_id": 248044, "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu",
+    "hidden_size": 2048, "initializer_range": 0.02, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144, "mlp_only_layers": [], "model_type": "qwen3_5_moe_text",
+    "moe_intermediate_size": 512, "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": false,
+    "num_attention_heads": 16, "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40,
+    "num_key_value_heads": 2, "output_router_logits": false, "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 512, "use_cache": true, "vocab_size": 248320, "rope_parameters":
+    {"mrope_interleaved": true, "mrope_section": [11, 11, 10], "rope_type": "default", "rope_theta": 10000000,
+    "partial_rotary_factor": 0.25}})");
+  const Json images = {{"architectures", {"Qwen3_5MoeForConditionalGeneration"}},
+                       {"model_type", "qwen3_5_moe"},
+                       {"tie_word_embeddings", false},
+                       {"text_config", text},
+                       {"vision_config", {{"depth", 27}}}};
+  const ModelConfig moe = Parse(images);
+  EXPECT_EQ(moe.family, "qwen3_5_moe");
+  EXPECT_TRUE(moe.block.mixed && !moe.block.dense && moe.block.shared_expert && moe.block.mixture.normalised);
+  EXPECT_EQ(moe.block.mixture.shared_units, 512);
+  EXPECT_EQ(moe.block.MixerOf(2), Mixer::kGatedDelta);
+  Json some = images;
+  some["text_config"]["mlp_only_layers"] = {3};
+  ExpectConfigRefusal(some, "layers without experts are not supported");
+
+  Json next = text;
+  for (const char* key : {"attn_output_gate", "mamba_ssm_dtype", "mtp_num_hidden_layers",
+                          "mtp_use_dedicated_embeddings", "rope_parameters"})
+    next.erase(key);
+  next.update({{"architectures", {"Qwen3NextForCausalLM"}},
+               {"model_type", "qwen3_next"},
+               {"decoder_sparse_step", 1},
+               {"intermediate_size", 5120},
+               {"num_experts", 512},
+               {"num_experts_per_tok", 10},
+               {"num_hidden_layers", 48},
+               {"norm_topk_prob", true},
+               {"partial_rotary_factor", 0.25},
+               {"rope_scaling", nullptr},
+               {"rope_theta", 10000000},
+               {"use_sliding_window", false}});
+  EXPECT_EQ(Parse(next).rope.RotaryDim(256), 64);
+  EXPECT_TRUE(Parse(next).block.shared_expert && Parse(next).block.attention_gate);
+
+  const Json first = Json::parse(R"({"architectures": ["Qwen2MoeForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 5632, "max_position_embeddings": 8192, "max_window_layers": 21,
+    "model_type": "qwen2_moe", "num_attention_heads": 16, "num_hidden_layers": 24, "num_key_value_heads": 16,
+    "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "transformers_version": "4.39.0.dev0", "use_cache": true, "use_sliding_window": false,
+    "vocab_size": 151936, "decoder_sparse_step": 1, "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "num_experts": 60, "norm_topk_prob": false,
+    "output_router_logits": false, "router_aux_loss_coef": 0.001})");
+  const ModelConfig c = Parse(first);
+  EXPECT_TRUE(c.block.qkv_bias && !c.block.output_bias && !c.block.mixture.normalised && !c.block.AnyWindow());
+  EXPECT_EQ(c.block.mixture.shared_units, 5632);
+  const ModelConfig windows = Parse(With(first, {{"use_sliding_window", true}, {"sliding_window", 64}}));
+  EXPECT_EQ(windows.block.Window(0), 64);
+  EXPECT_EQ(windows.block.Window(1), 0);
+  EXPECT_EQ(windows.block.Window(22), 0);
+  ExpectConfigRefusal(With(first, {{"shared_expert_intermediate_size", 0}}), "shared_expert_intermediate_size is 0");
+}
+
 // The settings of the released Qwen 3.5 0.8B.
 TEST(Config, LayersWithGatedDeltaNetworks) {
   const Json json = Json::parse(R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 248056,
@@ -349,7 +414,7 @@ TEST(Config, RefusesAKeyThatNothingReads) {
 
 TEST(Config, AnUnknownArchitectureNamesTheNearest) {
   ExpectConfigRefusal(Named("LlamaNextForCausalLM"), "The nearest that is supported is LlamaForCausalLM: it reads all");
-  ExpectConfigRefusal(Named("Qwen3NextForCausalLM"), "The nearest that is supported is Qwen3ForCausalLM");
+  ExpectConfigRefusal(Named("Qwen3VlForCausalLM"), "The nearest that is supported is Qwen3ForCausalLM");
   ExpectConfigRefusal(With(Named("LlamaNextForCausalLM"), {{"attention_sinks", 0.5}, {"spin", 1}}),
                       "LlamaForCausalLM: this file has attention_sinks, spin, which LlamaForCausalLM does not read");
 }

@@ -87,7 +87,8 @@ TEST_F(GgufModelTest, OnlyWhatMustBeConvertedIsCopied) {
   const auto weights = LoadWeights(Path());
   EXPECT_EQ(weights->stored.size(), 6u);  // queries and keys of three blocks
   EXPECT_TRUE(weights->stored.contains(weights->blocks[0].q.data));
-  EXPECT_EQ(weights->stored.at(weights->blocks[0].k.data).interleaved_heads, weights->config.kv_heads);
+  EXPECT_EQ(*weights->stored.at(weights->blocks[0].k.data).order,
+            *InterleavedHalves(weights->config.kv_dim(), weights->config.kv_heads));
   const auto half = LoadWeights(Path(), {.dtype = WeightType::kBFloat16});
   EXPECT_EQ(half->embedding.dtype, DType::kBFloat16);
   EXPECT_EQ(half->Fingerprint(), weights->Fingerprint());
@@ -247,7 +248,7 @@ TEST_F(GgufModelTest, WhatWouldBeAnotherModelIsRefused) {
   const auto original = GoldenWeights("llama2");
   ExpectRefused(GgufBytes(), "general.architecture is missing");
   ExpectRefused(GgufBytes().Add("general.architecture", "mamba"),
-                "mamba is not supported (known: llama, qwen2, qwen3, qwen3moe, olmoe, phi3");
+                "mamba is not supported (known: llama, qwen2, qwen3, qwen3moe, qwen2moe, olmoe");
   ExpectRefused(GgufMetadataOf(original->config), "token_embd.weight is missing");
   ExpectRefused(Changed(*original).Add("llama.expert_count", 8u), "llama.expert_used_count");
   ExpectRefused(Changed(*original).Add("llama.expert_count", 2u).Add("llama.expert_used_count", 3u),

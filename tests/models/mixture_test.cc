@@ -2,6 +2,8 @@
 // Checkpoints with mixtures of experts: which tensors a layer has, what is refused, and what a token reads.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "models/block_tensors.h"
 #include "models/plan.h"
 #include "models/saved_config.h"
@@ -69,6 +71,54 @@ TEST_F(MixtureTest, ATokenReadsTheActiveExperts) {
   const int64_t of_expert = 3 * 24 * 48;
   EXPECT_EQ(plan.Parameters(*weights) - plan.ActiveParameters(*weights), (8 - 3) * of_expert);
   EXPECT_EQ(plan.Bytes(*weights) - 97 * 48 * 4 - (plan.BytesPerToken(*weights) - 48 * 4), (8 - 3) * of_expert * 4);
+}
+
+// Converters of transformers leave the experts of a layer together, as its classes hold them.
+TEST_F(MixtureTest, ExpertsMayBeTogether) {
+  const auto expected = LoadWeights(directory_.path());
+  const auto joined = [&](const std::string& name, std::vector<const char*> matrices, std::vector<int64_t> shape) {
+    std::string bytes;
+    for (int64_t expert = 0; expert < 8; ++expert)
+      for (const char* const matrix : matrices) {
+        const std::string of = fmt::format("model.layers.1.mlp.experts.{}.{}.weight", expert, matrix);
+        bytes += Find(of).bytes;
+        std::erase_if(tensors_, [&](const StoredTensor& tensor) { return tensor.name == of; });
+      }
+    tensors_.push_back({"model.layers.1.mlp.experts." + name, "F32", std::move(shape), bytes});
+  };
+  joined("gate_up_proj", {"gate_proj", "up_proj"}, {8, 48, 48});
+  joined("down_proj", {"down_proj"}, {8, 48, 24});
+  WriteText(directory_.path() / "model.safetensors", SafetensorsBytes(tensors_));
+  EXPECT_EQ(LoadWeights(directory_.path())->Fingerprint(), expected->Fingerprint());
+  Find("model.layers.1.mlp.experts.gate_up_proj").shape = {8, 24, 96};
+  ExpectRefused("gate_up_proj has shape [8, 24, 96], expected [8, 48, 48]");
+}
+
+// Qwen 3 Next: the file has the rows of each key head together, q, k, v and z of it, and then b and a of it.
+TEST(SharedExperts, HeadsThatAFileHasTogetherAreTakenApart) {
+  const TemporaryDirectory directory;
+  WriteRandomCheckpoint(GoldenModel("qwen3_next") / "config.json", DType::kFloat32, 1, directory.path());
+  const std::vector<StoredTensor> tensors = ReadTensors(directory.path() / "model.safetensors");
+  const auto find = [&](const std::string& name) {
+    return std::ranges::find(tensors, "model.layers.0." + name, &StoredTensor::name)->bytes;
+  };
+  const std::string qkvz = find("linear_attn.in_proj_qkvz.weight"), ba = find("linear_attn.in_proj_ba.weight");
+  const auto weights = LoadWeights(directory.path());
+  const BlockWeights& block = weights->blocks[0];
+  const auto is = [](const TensorView& tensor, int64_t row, const std::string& file, int64_t of_file) {
+    const size_t bytes = 48 * sizeof(float);
+    return std::memcmp(static_cast<const char*>(tensor.data) + row * bytes, file.data() + of_file * bytes, bytes) == 0;
+  };
+  // Two key heads of 12, and for each three value heads of 12: a group has 12 + 12 + 36 + 36 rows.
+  ASSERT_EQ(block.delta_qkv.shape, (std::vector<int64_t>{24 + 24 + 72, 48}));
+  EXPECT_TRUE(is(block.delta_qkv, 13, qkvz, 96 + 1));                // q of the second key head
+  EXPECT_TRUE(is(block.delta_qkv, 24 + 7, qkvz, 12 + 7));            // k of the first
+  EXPECT_TRUE(is(block.delta_qkv, 48 + 36 + 5, qkvz, 96 + 24 + 5));  // v of the fourth value head
+  EXPECT_TRUE(is(block.delta_z, 35, qkvz, 24 + 36 + 35));
+  EXPECT_TRUE(is(block.delta_b, 4, ba, 6 + 1) && is(block.delta_a, 4, ba, 6 + 3 + 1));
+  EXPECT_EQ(block.shared_down.shape, (std::vector<int64_t>{48, 40}));
+  EXPECT_EQ(block.shared_weight.shape, (std::vector<int64_t>{1, 48}));
+  EXPECT_TRUE(weights->blocks[1].shared_up.empty());  // this layer has an MLP
 }
 
 // Other families have the list alone, and refuse keys that they do not know.

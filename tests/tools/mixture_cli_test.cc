@@ -48,6 +48,43 @@ TEST_F(MixtureCli, AQuarterIsRemovedRepairedExportedAndReadBack) {
   EXPECT_GT(Perplexity("halves"), 1);
 }
 
+// Qwen 3 Next: gated delta networks, attention with gates, and experts of which one is shared.
+TEST_F(MixtureCli, SharedExpertsAndGatedDeltaNetworksGoTogether) {
+  fs::remove_all(dir_ / "model");
+  WriteModel("model", {{"architectures", {"Qwen3NextForCausalLM"}},
+                       {"model_type", "qwen3_next"},
+                       {"head_dim", 16},
+                       {"full_attention_interval", 2},
+                       {"linear_key_head_dim", 8},
+                       {"linear_value_head_dim", 8},
+                       {"linear_num_key_heads", 2},
+                       {"linear_num_value_heads", 4},
+                       {"num_experts", 8},
+                       {"num_experts_per_tok", 2},
+                       {"moe_intermediate_size", 32},
+                       {"shared_expert_intermediate_size", 16}});
+  EXPECT_NE(Command("inspect", {}).out.find("of which 2 are active, and a shared expert of 16 units"),
+            std::string::npos);
+  const Outcome run =
+      Run({"--prune", "layers=1.mlp,2", "--lra", "4", "--save", Path("saved"), "--json", Path("r.json")});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const double repaired = ReadJson("r.json")["variants"].back()["perplexity"];
+  EXPECT_NEAR(Perplexity("saved"), repaired, 1e-4 * repaired);
+  EXPECT_EQ(Command("generate", {"--prompt", "the sea was", "--max-tokens", "8"}, "saved").status, 0);
+  EXPECT_EQ(Run({"--prune", "taylor:1"}).status, 0);
+  EXPECT_EQ(Run({"--prune", "layers=1", "--correction", "prune-comp"}).status, 0);
+  EXPECT_EQ(Run({"--prune", "layers=1", "--quantize", "q8_0,nearest"}).status, 0);
+  const Outcome whole =
+      Run({"--prune", "layers=1", "--correction", "none", "--export", "hf:" + Path("hf"), "--json", Path("r.json")});
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  EXPECT_EQ(Perplexity("hf"), ReadJson("r.json")["variants"].back()["perplexity"].get<double>());
+  const Outcome lora = Command("finetune",
+                               {"--calib", Path("calibration.txt"), "--length", "32", "--steps", "3", "--method",
+                                "lora", "--targets", "q,k,v,o", "--rank", "2", "--quiet", "--save", Path("lora")},
+                               "saved");
+  EXPECT_EQ(lora.status, 0) << lora.err;
+}
+
 TEST_F(MixtureCli, InspectTellsExpertsAndActiveParameters) {
   const Outcome inspected = Command("inspect", {"--json", Path("i.json")});
   ASSERT_EQ(inspected.status, 0) << inspected.err;
