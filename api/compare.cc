@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "api/chat.h"
 #include "api/impl.h"
 #include "engine/generate.h"
 #include "engine/score.h"

@@ -5,7 +5,6 @@
 #include <chrono>
 
 #include "api/impl.h"
-#include "api/suites.h"
 #include "eval/evaluate.h"
 #include "eval/item_log.h"
 #include "eval/metrics.h"

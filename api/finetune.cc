@@ -10,9 +10,10 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/processes.h"
+#include "runtime/words.h"
 #include "text/mixture.h"
 #include "train/finetune.h"
-#include "train/finetune_fields.h"
+#include "types/training.h"
 
 namespace shiftrt {
 
@@ -56,10 +57,9 @@ int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
   const int64_t per_epoch = ReadingOrder(sequences, settings.batch, 0).steps_per_epoch();
   const int64_t most = per_epoch * settings.epochs;
   if (settings.steps > most)
-    FailUsage(Field("steps"),
-              "{}: the text has {} sequences, which make {} step{} of {} in {} epoch{}; {} epochs take it",
-              settings.steps, sequences, most, most == 1 ? "" : "s", settings.batch, settings.epochs,
-              settings.epochs == 1 ? "" : "s", (settings.steps + per_epoch - 1) / per_epoch);
+    FailUsage(Field("steps"), "{}: the text has {} sequences, which make {} of {} in {}; {} epochs take it",
+              settings.steps, sequences, Counted(most, "step"), settings.batch, Counted(settings.epochs, "epoch"),
+              (settings.steps + per_epoch - 1) / per_epoch);
   return settings.steps > 0 ? settings.steps : most;
 }
 

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "eval/dataset.h"
+#include "include/shiftrt/evaluate.h"
 #include "include/shiftrt/model.h"
 #include "include/shiftrt/progress.h"
 #include "include/shiftrt/resources.h"
@@ -11,8 +14,16 @@
 #include "runtime/context.h"
 #include "runtime/linalg/large.h"
 #include "runtime/progress.h"
+#include "tokenizers/chat_template.h"
+#include "types/suites.h"
 
 namespace shiftrt {
+
+struct Suites::Impl {
+  SuiteSettings settings = {};
+  Bos bos = Bos::kAuto;
+  std::vector<Dataset> datasets = {};
+};
 
 struct LanguageModel::Impl {
   Model model;  // its plan has the LoRA factors merged
@@ -36,6 +47,9 @@ Context MakeContext(const Resources& resources);
 LoadOptions Loading(const OpenSettings& settings);
 // Opens the model for a program that may be one of several processes. Throws Error if they open different models.
 Model OpenModel(const std::string& name, const OpenSettings& settings);
+
+// Throws Error naming the places looked at if the model has no chat template.
+std::unique_ptr<ChatTemplate> RequireChatTemplate(const Model& model);
 
 // A caller's progress interface, which may be null. Everything that goes through it can be interrupted.
 class ProgressOf : public Progress {

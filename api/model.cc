@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "include/shiftrt/model.h"
 
-#include "api/chat.h"
 #include "api/impl.h"
 #include "include/shiftrt/chat.h"
 #include "models/adapted.h"

@@ -7,6 +7,7 @@
 #include "eval/task.h"
 #include "hub/names.h"
 #include "hub/settings.h"
+#include "include/shiftrt/pull.h"
 #include "runtime/check.h"
 #include "text/documents.h"
 

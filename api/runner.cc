@@ -6,7 +6,6 @@
 #include <map>
 #include <utility>
 
-#include "api/chat.h"
 #include "api/impl.h"
 #include "engine/generate.h"
 #include "runtime/check.h"

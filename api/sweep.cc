@@ -8,10 +8,8 @@
 
 #include "api/impl.h"
 #include "api/repair.h"
-#include "api/suites.h"
 #include "api/sweep_journal.h"
 #include "eval/perplexity.h"
-#include "eval/suite_fields.h"
 #include "eval/summary.h"
 #include "models/result_key.h"
 #include "runtime/check.h"
@@ -19,6 +17,7 @@
 #include "runtime/processes.h"
 #include "shift/sweep.h"
 #include "text/documents.h"
+#include "types/suites.h"
 
 namespace shiftrt {
 

@@ -10,7 +10,7 @@
 
 #include "engine/decoder.h"
 #include "engine/sampling.h"
-#include "include/shiftrt/runner.h"
+#include "include/shiftrt/generation.h"
 #include "models/model.h"
 
 namespace shiftrt {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "eval/task.h"
-#include "include/shiftrt/evaluate.h"
+#include "include/shiftrt/measurements.h"
 
 namespace shiftrt {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/decoder.h"
-#include "include/shiftrt/fidelity.h"
+#include "include/shiftrt/measurements.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {

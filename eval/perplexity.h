@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/score.h"
-#include "include/shiftrt/evaluate.h"
+#include "include/shiftrt/measurements.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {

@@ -4,20 +4,9 @@
 #include <algorithm>
 
 #include "eval/harness/text.h"
-#include "runtime/words.h"
+#include "runtime/check.h"
 
 namespace shiftrt {
-
-namespace {
-
-constexpr Words<Bos, 3> kBosWords = {{"auto", "always", "never"}};
-
-}  // namespace
-
-Bos ParseBos(std::string_view name) {
-  if (const std::optional<Bos> bos = kBosWords.Find(name)) return *bos;
-  FailUsage(Field("bos"), "\"{}\" is none of auto, always and never", name);
-}
 
 PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, Bos bos, int64_t max_length)
     : tokenizer_(tokenizer),

@@ -8,6 +8,7 @@
 
 #include "eval/dataset.h"
 #include "tokenizers/tokenizer.h"
+#include "types/suites.h"
 
 namespace shiftrt {
 
@@ -16,11 +17,6 @@ struct ScoringRequest {
   std::vector<int32_t> tokens;
   int64_t scored = 0;
 };
-
-// The rule for a BOS token before a text: as the tokenizer's own configuration says (the reference since 0.4.9.2),
-// always, or never (the reference before). A text that spells the token out gets no second one.
-enum class Bos { kAuto, kAlways, kNever };
-Bos ParseBos(std::string_view name);
 
 class PromptEncoder {
  public:

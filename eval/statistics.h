@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "include/shiftrt/evaluate.h"
+#include "include/shiftrt/measurements.h"
 
 namespace shiftrt {
 

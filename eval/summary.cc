@@ -9,12 +9,6 @@
 
 namespace shiftrt {
 
-const SuiteScore* SuiteResult::Find(size_t model, std::string_view metric) const {
-  const auto found = std::find_if(scores[model].begin(), scores[model].end(),
-                                  [&](const SuiteScore& score) { return score.metric == metric; });
-  return found == scores[model].end() ? nullptr : &*found;
-}
-
 const SuiteScore& Quoted(const SuiteResult& task, size_t variant) {
   const SuiteScore* const quoted = task.Find(variant, task.quoted_metric);
   return quoted != nullptr ? *quoted : task.scores[variant].front();

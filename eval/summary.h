@@ -7,7 +7,7 @@
 
 #include "eval/dataset.h"
 #include "eval/evaluate.h"
-#include "include/shiftrt/evaluate.h"
+#include "include/shiftrt/measurements.h"
 
 namespace shiftrt {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "include/shiftrt/export.h"
+#include "include/shiftrt/export_settings.h"
 #include "models/model.h"
 #include "runtime/context.h"
 #include "runtime/progress.h"

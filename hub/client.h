@@ -11,7 +11,7 @@
 #include "hub/cache.h"
 #include "hub/http.h"
 #include "hub/settings.h"
-#include "include/shiftrt/pull.h"
+#include "include/shiftrt/downloads.h"
 
 namespace shiftrt {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hub/client.h"
-#include "include/shiftrt/pull.h"
+#include "include/shiftrt/downloads.h"
 
 namespace shiftrt {
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "include/shiftrt/arithmetic.h"
 #include "include/shiftrt/blocks.h"
-#include "include/shiftrt/resources.h"
 #include "models/config.h"
 #include "models/row_order.h"
 #include "models/split.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "include/shiftrt/resources.h"
+#include "include/shiftrt/arithmetic.h"
 
 namespace shiftrt {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables of settings. A row is a field of a struct: its name, its words and what reads them again. The settings of a
-// recipe are in shift/recipe_fields.cc, those of a training in train/finetune_fields.cc, and those of suites in
-// eval/suite_fields.cc.
+// training are in types/training.cc, those of suites in types/suites.cc, and those of a recipe, which name criteria and
+// corrections, in shift/recipe_fields.cc.
 #pragma once
 
 #include <algorithm>

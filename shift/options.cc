@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "include/shiftrt/repair.h"
 #include "runtime/check.h"
 #include "shift/quantise/quantise.h"
 

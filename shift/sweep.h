@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "include/shiftrt/sweep.h"
+#include "include/shiftrt/recipe.h"
 #include "shift/pipeline.h"
 #include "shift/recipe_fields.h"
 

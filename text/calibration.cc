@@ -3,22 +3,16 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string_view>
 
 #include "runtime/check.h"
-#include "runtime/parse.h"
 #include "runtime/random.h"
+#include "runtime/words.h"
 #include "text/document_rows.h"
 #include "text/documents.h"
 
 namespace shiftrt {
 
 namespace {
-
-bool ParsePositive(std::string_view text, int64_t* value) {
-  constexpr int64_t kMost = 1'000'000'000;
-  return ParseNumber(text, value) && *value >= 1 && *value <= kMost;
-}
 
 // The samples that one of the texts has.
 struct TextSamples {
@@ -105,25 +99,6 @@ TextSamples ReadSamples(const std::string& text, int64_t samples, int64_t tokens
 
 }  // namespace
 
-CalibrationSpec ParseCalibration(const std::string& text) {
-  CalibrationSpec spec;
-  const size_t colon = text.rfind(':');
-  const std::string_view size = colon == text.npos ? std::string_view() : std::string_view(text).substr(colon + 1);
-  if (colon == text.npos || size.find_first_of("/.") != size.npos) {
-    spec.source = text;  // a colon before a '/' or '.' belongs to the name
-  } else {
-    spec.source = text.substr(0, colon);
-    const size_t times = size.find('x');
-    if (!ParsePositive(size.substr(0, times), &spec.samples) ||
-        (times != size.npos && !ParsePositive(size.substr(times + 1), &spec.tokens)))
-      FailUsage(Field("calibration"), "{}: \"{}\" is neither a number of samples (128) nor samples x tokens (128x256)",
-                text, size);
-  }
-  if (spec.source.empty())
-    FailUsage(Field("calibration"), "\"{}\" is not of the form NAME|FILE[,NAME|FILE]...[:samples[xtokens]]", text);
-  return spec;
-}
-
 CalibrationCounts CountCalibration(int64_t samples, int64_t tokens, int64_t batch_tokens) {
   CalibrationCounts counts;
   counts.heldout_samples = samples / HeldoutPeriod(samples);
@@ -140,8 +115,8 @@ CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tok
   const std::vector<std::string> names = TextsIn(spec.source);
   const int64_t count = std::ssize(names);
   if (spec.samples < count)
-    FailUsage(Field("calibration"), "{} has {} texts, but there is room for {} sample{}; ask for more samples",
-              spec.source, count, spec.samples, spec.samples == 1 ? "" : "s");
+    FailUsage(Field("calibration"), "{} has {} texts, but there is room for {}; ask for more samples", spec.source,
+              count, Counted(spec.samples, "sample"));
   CalibrationSet set;
   std::vector<TextSamples> texts;
   std::vector<std::string> read, hashes;
@@ -170,8 +145,8 @@ CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tok
 }
 
 std::string CalibrationSet::Accounting() const {
-  return fmt::format("{} of {} document{} read, {} tokens: {} fitted, {} held out, {} left over", documents_used,
-                     documents, documents == 1 ? "" : "s", text_tokens, fit_tokens, heldout_tokens,
+  return fmt::format("{} of {} read, {} tokens: {} fitted, {} held out, {} left over", documents_used,
+                     Counted(documents, "document"), text_tokens, fit_tokens, heldout_tokens,
                      text_tokens - fit_tokens - heldout_tokens);
 }
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "include/shiftrt/chat.h"
+#include "include/shiftrt/generation.h"
 #include "tokenizers/jinja.h"
 #include "tokenizers/tokenizer.h"
 

@@ -225,8 +225,7 @@ Command AddBench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   options->common.AddTo(app);
   options->common.AddActivationMemoryTo(app);
-  options->common.AddQuietTo(app);
-  options->common.AddJsonTo(app);
+  options->common.AddOutputTo(app);
   app.add_option(
          "what", options->what,
          "cpu: prefill and decoding on the CPU; calibrate: collecting sums, against a plain forward pass; job:\n"

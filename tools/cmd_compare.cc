@@ -139,8 +139,7 @@ Command AddCompare(CLI::App& app) {
   auto options = std::make_shared<CompareOptions>();
   options->common.AddTo(app);
   CommonOptions::RefuseSplitIn(app, "compare in one process");
-  options->common.AddQuietTo(app);
-  options->common.AddJsonTo(app);
+  options->common.AddOutputTo(app);
   app.add_option("--with", options->with,
                  "variants to compare with the original: directories that --save wrote, or any models with its "
                  "tokenizer.\nWithout it, the variants of the saved model that --model names; without --model, the "

@@ -139,8 +139,7 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common.AddTo(app);
   options->common.AddLoraTo(app);
   options->common.AddSplitTo(app);
-  options->common.AddQuietTo(app);
-  options->common.AddJsonTo(app);
+  options->common.AddOutputTo(app);
   std::string names;
   for (const SuiteName& task : SuiteNames())
     names += fmt::format("\n  {:<20}{:<18}{:>6} rows  {}", task.name, task.title, task.items, task.quoted_metric);

@@ -173,8 +173,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "the choice and order of sequences, the first values of LoRA, and dropout");
   options->common.AddActivationMemoryTo(app);
-  options->common.AddQuietTo(app);
-  options->common.AddJsonTo(app);
+  options->common.AddOutputTo(app);
   app.add_option("--preset", options->preset,
                  "experiment of the paper (listed below); other options override its settings");
   options->training.AddTo(app);

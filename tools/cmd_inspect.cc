@@ -244,8 +244,7 @@ Command AddInspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   options->common.AddTo(app);
   options->common.AddLoraTo(app);
-  options->common.AddQuietTo(app);
-  options->common.AddJsonTo(app);
+  options->common.AddOutputTo(app);
   CLI::Option* const prune =
       app.add_option("--prune", options->prune,
                      "criteria, as in run; comma-separated list. Without an amount a quarter of the layers is removed");

@@ -129,8 +129,7 @@ Command AddPpl(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common.AddTo(app);
   options->common.AddLoraTo(app);
   options->common.AddSplitTo(app);
-  options->common.AddQuietTo(app);
-  options->common.AddJsonTo(app);
+  options->common.AddOutputTo(app);
   app.add_option("--text", options->text,
                  "text file; WikiText (.raw) is split into rows or documents as the protocol asks")
       ->required();

@@ -406,8 +406,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common = CommonOptions(processes);
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "calibration samples, random selection and --recover");
-  options->common.AddQuietTo(app);
-  options->common.AddJsonTo(app);
+  options->common.AddOutputTo(app);
   options->common.AddMemoryTo(app);
   options->common.AddSplitTo(app);
   options->recipe.AddTo(app);

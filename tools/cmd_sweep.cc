@@ -4,9 +4,9 @@
 
 #include "shiftrt/sweep.h"
 #include "tools/evaluation.h"
-#include "tools/named_recipes.h"
 #include "tools/options.h"
 #include "tools/paper/paper.h"
+#include "tools/recipe.h"
 #include "tools/report_output.h"
 #include "tools/selection.h"
 #include "tools/standard_output.h"
@@ -181,8 +181,7 @@ Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   CommonOptions::RefuseSplitIn(app, "start `run --split` once per setting");
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "calibration samples and random selection, where --seeds is not given");
-  options->common.AddQuietTo(app);
-  options->common.AddJsonTo(app);
+  options->common.AddOutputTo(app);
   options->common.AddMemoryTo(app);
   app.add_option("--preset", options->preset,
                  "experiment of the paper (listed below); other options override its settings");

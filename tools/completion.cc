@@ -18,7 +18,7 @@
 #include "tools/options.h"
 #include "tools/paper/finetuning.h"
 #include "tools/paper/paper.h"
-#include "train/finetune_fields.h"
+#include "types/training.h"
 
 namespace shiftrt {
 

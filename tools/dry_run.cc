@@ -17,6 +17,7 @@
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/host_memory.h"
+#include "runtime/words.h"
 #include "shiftrt/finetune.h"
 #include "shiftrt/repair.h"
 #include "tools/comparison.h"
@@ -127,9 +128,9 @@ void PrintPlan(const DryRun& run, const MainJob& job, const JobPlan& plan) {
              plan.removed.empty() ? "those that " + job.recipe.prune.criterion + " chooses, by the text or the weights"
                                   : Names(plan.removed));
   if (plan.sites > 0)
-    fmt::print("would fit {} in {} site{}, {} parameters{}\n",
-               Label(CorrectionOf(job.recipe), job.recipe.rank, job.recipe.span), plan.sites,
-               plan.sites == 1 ? "" : "s", plan.adapter_parameters, plan.removed.empty() ? ", at most" : "");
+    fmt::print("would fit {} in {}, {} parameters{}\n",
+               Label(CorrectionOf(job.recipe), job.recipe.rank, job.recipe.span), Counted(plan.sites, "site"),
+               plan.adapter_parameters, plan.removed.empty() ? ", at most" : "");
   if (plan.in_sequence()) fmt::print("would fit them in sequence (calibration mode {})\n", Name(plan.mode));
   const CalibrationCounts& counts = plan.calibration;
   if (!plan.loads || plan.selects)

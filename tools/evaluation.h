@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "eval/suite_fields.h"
 #include "shiftrt/evaluate.h"
 #include "tools/paper/paper_tasks.h"
 #include "tools/report/page.h"
+#include "types/suites.h"
 
 namespace CLI {
 class App;

@@ -6,10 +6,10 @@
 #include <limits>
 #include <string_view>
 
-#include "eval/suite_fields.h"
 #include "tools/find_option.h"
 #include "tools/options.h"
-#include "train/finetune_fields.h"
+#include "types/suites.h"
+#include "types/training.h"
 
 namespace shiftrt {
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of `finetune` that are settings of the training: one for each row of train/finetune_fields.h that has
-// one.
+// The options of `finetune` that are settings of the training: one for each row of types/training.h that has one.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 #include <vector>
 
 #include "tools/paper/finetuning.h"
-#include "train/finetune_fields.h"
+#include "types/training.h"
 
 namespace CLI {
 class App;

@@ -13,13 +13,14 @@
 #include <utility>
 
 #include "runtime/stopwatch.h"
+#include "runtime/words.h"
 #include "text/documents.h"
 #include "text/mixture.h"
 #include "tools/cache.h"
 #include "tools/progress_bar.h"
 #include "tools/standard_output.h"
 #include "tools/table.h"
-#include "train/finetune_fields.h"
+#include "types/training.h"
 
 namespace shiftrt {
 
@@ -88,8 +89,8 @@ void TrainingDisplay::ShowPlan(const TrainingHistory& history, int64_t steps) {
   if (validate_every_ >= 1) validations = 1 + std::ceil(all / validate_every_);
   if (validate_every_ > 0 && validate_every_ < 1) validations = 1 + std::min(all, std::ceil(1 / validate_every_));
   std::string text =
-      fmt::format("planned: {}{} steps of {} sequence{}, {} tokens", timed_ ? "about " : "", steps, sequences_,
-                  sequences_ == 1 ? "" : "s", Scaled(static_cast<double>(history.tokens) / done * all, ""));
+      fmt::format("planned: {}{} steps of {}, {} tokens", timed_ ? "about " : "", steps,
+                  Counted(sequences_, "sequence"), Scaled(static_cast<double>(history.tokens) / done * all, ""));
   if (history.validation_sequences > 0)
     text += fmt::format(", {:.0f} validations of {} sequences", validations, history.validation_sequences);
   fmt::print("{}\n", text);

@@ -10,6 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/host_memory.h"
+#include "runtime/words.h"
 #include "tools/table.h"
 
 namespace shiftrt {
@@ -73,9 +74,9 @@ int OwnGpu(const std::string& device, const std::vector<int>& gpus, Processes& p
   }
   if (count > gpus.size())
     FailUsage(
-        "--device {}: {} processes on {} for {} GPU{}: start as many as there are GPUs, name a GPU once for each of "
+        "--device {}: {} processes on {} for {}: start as many as there are GPUs, name a GPU once for each of "
         "its processes (cuda:0,0), or give --device cpu",
-        device, count, processes.host(processes.rank()), gpus.size(), gpus.size() == 1 ? "" : "s");
+        device, count, processes.host(processes.rank()), Counted(std::ssize(gpus), "GPU"));
   return gpus[before];
 }
 

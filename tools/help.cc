@@ -68,7 +68,7 @@ constexpr GroupRow kGroups[] = {
 constexpr const char* kOtherOptions = "Other options";
 constexpr size_t kExamples = 3;  // the short help shows so many
 
-std::vector<std::string> Words(const char* text) {
+std::vector<std::string> WordsIn(const char* text) {
   std::istringstream words(text);
   return {std::istream_iterator<std::string>(words), {}};
 }
@@ -151,7 +151,7 @@ class HelpForm : public CLI::Formatter {
  private:
   std::string Short(const CLI::App& command, const std::string& name, const CommandRow& first) const {
     std::string help = make_description(&command) + make_usage(&command, name) + "\nOptions used first:\n";
-    for (const std::string& option : Words(first.options)) {
+    for (const std::string& option : WordsIn(first.options)) {
       const CLI::Option* const one = command.get_option(option);
       std::ostringstream line;
       CLI::detail::format_help(line, make_option_name(one, false) + TypeAndDefault(*one),
@@ -190,7 +190,7 @@ void GroupOptions(CLI::App& command) {
       option->group(kOtherOptions);
   for (const GroupRow& group : kGroups) {
     if (group.command != nullptr && command.get_name() != group.command) continue;
-    for (const std::string& name : Words(group.options))
+    for (const std::string& name : WordsIn(group.options))
       if (CLI::Option* option = FindOption(command, name); option != nullptr && option->get_group() == kOtherOptions)
         option->group(group.title);
   }

@@ -70,7 +70,8 @@ void CommonOptions::AddThreadsTo(CLI::App& app) {
 
 void CommonOptions::AddQuietTo(CLI::App& app) { app.add_flag("--quiet", quiet, "no progress on standard error"); }
 
-void CommonOptions::AddJsonTo(CLI::App& app) {
+void CommonOptions::AddOutputTo(CLI::App& app) {
+  AddQuietTo(app);
   app.add_option("--json", json, "write all results to this file")->check(FileOutput());
 }
 

@@ -11,7 +11,6 @@
 
 #include "include/shiftrt/model.h"
 #include "include/shiftrt/resources.h"
-#include "models/model.h"
 #include "runtime/context.h"
 #include "runtime/processes.h"
 #include "runtime/progress.h"
@@ -22,6 +21,8 @@ class Validator;
 }  // namespace CLI
 
 namespace shiftrt {
+
+struct LoadOptions;
 
 constexpr int kSplitByMemory = 0;
 
@@ -56,7 +57,7 @@ struct CommonOptions {
   void AddLoraTo(CLI::App& app);
   void AddThreadsTo(CLI::App& app);  // --threads, --check-weights
   void AddQuietTo(CLI::App& app);
-  void AddJsonTo(CLI::App& app);
+  void AddOutputTo(CLI::App& app);  // --quiet, --json
   void AddMemoryTo(CLI::App& app);  // for calibration sums
   void AddActivationMemoryTo(CLI::App& app);
   void AddSeedTo(CLI::App& app, const std::string& of);  // `of`: what the seed decides

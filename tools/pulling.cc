@@ -15,6 +15,7 @@
 #include "models/model.h"
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
+#include "runtime/words.h"
 #include "text/documents.h"
 #include "tools/progress_bar.h"
 #include "tools/table.h"
@@ -113,9 +114,8 @@ DownloadProgress ShowDownload(bool quiet) {
 }
 
 std::string Announcement(const PulledRepository& repository) {
-  std::string text =
-      fmt::format("{}, commit {}: {} file{}, {}", repository.name, repository.commit.substr(0, 12),
-                  repository.files.size(), repository.files.size() == 1 ? "" : "s", Size(repository.bytes));
+  std::string text = fmt::format("{}, commit {}: {}, {}", repository.name, repository.commit.substr(0, 12),
+                                 Counted(std::ssize(repository.files), "file"), Size(repository.bytes));
   if (repository.missing_bytes == 0) return text + ", all of it there";
   if (repository.missing_bytes < repository.bytes)
     text += fmt::format(", of which {} are to come", Size(repository.missing_bytes));

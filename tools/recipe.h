@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of `run` and `eval` that say what to remove and how to repair it.
+// Options of `run` and `eval` that say what to remove and how to repair it. `--recipe NAME` is several of them at once,
+// by what the repaired model may cost at run time.
 #pragma once
 
 #include <cstdint>
@@ -44,5 +45,12 @@ struct RecipeOptions {
   // UsageError if there is no text.
   CalibrationSpec Text(const Recipe& recipe, const LanguageModel& model, const CommonOptions& common) const;
 };
+
+// One line per recipe, for --help.
+std::string NamedRecipesHelp();
+
+// Gives the options of a command the values of the recipe; returns those it changed. Throws UsageError for a recipe
+// that is not known, and for an option on the command line with another value than the recipe's.
+std::vector<CLI::Option*> TakeRecipe(CLI::App& app, const std::string& name);
 
 }  // namespace shiftrt

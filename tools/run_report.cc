@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "shift/criteria/prune_spec.h"
 #include "tools/comparison.h"
 #include "tools/selection.h"
 #include "tools/shift_output.h"

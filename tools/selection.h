@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "shift/corrections/corrections.h"
-#include "shift/criteria/criteria.h"
 #include "shiftrt/model.h"
+#include "shiftrt/recipe.h"
 
 namespace CLI {
 class App;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/provenance.h"
+#include "shift/criteria/prune_spec.h"
 #include "shiftrt/export.h"
 #include "tools/selection.h"
 #include "tools/table.h"

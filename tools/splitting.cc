@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "models/model.h"
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/host_memory.h"

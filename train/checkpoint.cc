@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <system_error>
 
 #include "runtime/check.h"
@@ -63,25 +62,6 @@ void CheckSettings(const SafetensorsFile& file, const TrainingSettings& expected
 }
 
 }  // namespace
-
-double TrainingHistory::MeanLoss(int64_t first, int64_t last) const {
-  return std::accumulate(losses.begin() + first, losses.begin() + last, 0.0) / static_cast<double>(last - first);
-}
-
-namespace {
-
-const TrainingHistory::Validation& Best(const std::vector<TrainingHistory::Validation>& validations) {
-  const auto lower = [](const auto& a, const auto& b) { return a.loss < b.loss; };
-  return *std::min_element(validations.begin(), validations.end(), lower);
-}
-
-}  // namespace
-
-int64_t TrainingHistory::BestStep() const { return Best(validations).step; }
-
-double TrainingHistory::ValidationLoss(bool kept_best) const {
-  return (kept_best ? Best(validations) : validations.back()).loss;
-}
 
 void CheckpointFile::Try() const {
   if (path_.empty()) return;

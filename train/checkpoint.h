@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "include/shiftrt/finetune.h"
+#include "include/shiftrt/training.h"
 
 namespace shiftrt {
 

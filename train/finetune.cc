@@ -5,8 +5,8 @@
 
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
-#include "train/finetune_fields.h"
 #include "train/narrow_mlp.h"
+#include "types/training.h"
 
 namespace shiftrt {
 

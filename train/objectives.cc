@@ -6,14 +6,11 @@
 
 #include "models/own_tensors.h"
 #include "runtime/check.h"
-#include "runtime/words.h"
 #include "train/narrow_mlp.h"
 
 namespace shiftrt {
 
 namespace {
-
-constexpr Words<TrainingLoss, 3> kLosses = {{"ce", "kl", "both"}};
 
 LossMix MixOf(TrainingLoss loss) {
   switch (loss) {
@@ -90,10 +87,6 @@ void TakeInCorrection(const std::vector<Stage>& stages, ReplacedRun& run) {
 }
 
 }  // namespace
-
-const char* Name(TrainingLoss loss) { return kLosses.Of(loss); }
-
-TrainingLoss ParseTrainingLoss(const std::string& name) { return kLosses.Parse(name, "loss", "\"{}\" is not a loss"); }
 
 LanguageObjective::LanguageObjective(const Context& context, const std::shared_ptr<const Weights>& weights,
                                      GradientEngine& engine, TrainedParameters parameters, TrainingLoss loss,

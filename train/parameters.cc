@@ -13,15 +13,12 @@
 #include "runtime/elements.h"
 #include "runtime/parse.h"
 #include "runtime/random.h"
-#include "runtime/words.h"
 
 namespace shiftrt {
 
 namespace {
 
 using Place = Slice::Place;
-
-constexpr Words<Method, 4> kMethods = {{"lora", "partial", "adapters", "replacement"}};
 
 // "q" of "self_attn.q_proj.weight"; "" of a tensor that is no projection.
 std::string_view ProjectionName(const BlockTensor& tensor) {
@@ -135,27 +132,6 @@ std::vector<int64_t> ChooseLayers(const std::string& text, const std::vector<int
   chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
   return chosen;
 }
-
-const char* Name(Method method) { return kMethods.Of(method); }
-
-std::string Name(const Replacement& replacement) {
-  return replacement.units > 0 ? fmt::format("{}:{}", Name(replacement.halves), replacement.units)
-                               : Name(replacement.halves);
-}
-
-Replacement ParseReplacement(const std::string& text) {
-  const size_t colon = std::min(text.find(':'), text.size());
-  const std::string word = text.substr(0, colon);
-  const std::optional<Halves> halves = word == "block" ? Halves::kBoth : ParseHalves(word);
-  Replacement replacement{halves.value_or(Halves::kBoth)};
-  const bool counted = colon < text.size();
-  if (!halves || (counted && (*halves != Halves::kMlp || !ParseNumber(text.substr(colon + 1), &replacement.units) ||
-                              replacement.units < 1)))
-    FailUsage(Field("replacement"), "\"{}\" is none of block, attention, mlp and mlp:UNITS (mlp:128)", text);
-  return replacement;
-}
-
-Method ParseMethod(const std::string& name) { return kMethods.Parse(name, "method", "\"{}\" is not a method"); }
 
 Parameters::Parameters(const Weights& weights, const DepthPlan& plan, const FinetuneSettings& settings)
     : settings_(settings) {

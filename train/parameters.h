@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/gradients.h"
-#include "include/shiftrt/finetune.h"
+#include "include/shiftrt/training.h"
 #include "models/lora.h"
 #include "models/plan.h"
 #include "models/weights.h"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "include/shiftrt/finetune.h"
+#include "include/shiftrt/training.h"
 
 namespace shiftrt {
 

@@ -10,6 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
+#include "runtime/words.h"
 #include "text/documents.h"
 #include "text/mixture.h"
 
@@ -237,9 +238,9 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
     const int64_t share = std::max<int64_t>(sequences.about() / kValidationShare, 1);
     const int64_t wanted = std::min(settings.validation, share);
     Check(sequences.Take(wanted, texts.validation) == wanted && (wanted > 0 || settings.validation == 0),
-          "{}: {} sequence{} of 2 tokens or more, of which {} would be held out for validation; give a longer text, or "
+          "{}: {} of 2 tokens or more, of which {} would be held out for validation; give a longer text, or "
           "another text for validation",
-          sequences.paths(), texts.validation.sequences(), texts.validation.sequences() == 1 ? "" : "s", wanted);
+          sequences.paths(), Counted(texts.validation.sequences(), "sequence"), wanted);
   } else {
     if (HasOwnTexts(settings.validation_text))
       FailUsage(Field("validation_text"),
@@ -260,7 +261,7 @@ TrainingTexts LoadTrainingTexts(const FinetuneSettings& settings, const Tokenize
 
   texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.names(), taken, settings.length);
   if (const int64_t documents = sequences.documents(); documents > 0)
-    texts.accounting = fmt::format("{} document{}; ", documents, documents == 1 ? "" : "s");
+    texts.accounting = Counted(documents, "document") + "; ";
   for (const OwnAnswers& own : answers) {
     texts.accounting +=
         fmt::format("{} answers of the original model, written in {:.0f} s", own.answers.size(), own.seconds);

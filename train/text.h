@@ -9,7 +9,7 @@
 
 #include "engine/decoder.h"
 #include "engine/gradients.h"
-#include "include/shiftrt/finetune.h"
+#include "include/shiftrt/training.h"
 #include "tokenizers/tokenizer.h"
 #include "train/own_answers.h"
 

@@ -5,18 +5,13 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
+
+#include "shiftrt/generation.h"
 
 namespace shiftrt {
 
 class LanguageModel;
-
-/// A message of a conversation.
-struct ChatMessage {
-  std::string role;     ///< "system", "user" or "assistant"
-  std::string content;  ///< UTF-8
-};
 
 /// Converts a conversation to token ids, as the chat template of the model says. LanguageModel::EncodeMessage is the
 /// same for a conversation that begins.

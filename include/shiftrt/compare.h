@@ -4,12 +4,12 @@
 /// residual streams are from each other.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "shiftrt/measurements.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
 #include "shiftrt/provenance.h"
@@ -90,20 +90,6 @@ std::vector<MeasuredVariant> Compare(std::span<const ModelVariant> variants, con
                                      const ComparisonSettings& settings = {}, const Resources& resources = {},
                                      Progress* progress = nullptr);
 
-/// The residual stream of a model where a block reads it.
-struct DriftPoint {
-  int64_t depth = 0;  ///< the block, counted from 0 in the original model; the number of layers: the final norm
-  double norm = 0;    ///< median over tokens of the root mean square of a token's stream
-  double cosine = 0;  ///< mean over tokens of the cosine to the stream of the first model at the same depth
-};
-/// Says how far the residual streams of several models are from that of the first.
-struct DriftReport {
-  std::vector<std::vector<DriftPoint>> models = {};  ///< for each model, at the blocks that all run, and at the end
-  /// The points of some 250 tokens per model in a plane. A point is the stream that the final norm reads, scaled to a
-  /// root mean square of 1 and projected on the two directions in which the tokens of all models together vary most.
-  std::vector<std::vector<std::array<double, 2>>> components = {};
-  std::vector<std::vector<std::array<double, 2>>> neighbours = {};  ///< the same tokens by t-SNE
-};
 /// \param models at least one; all share their weights
 /// \param text at most its first 2048 tokens are run, in sequences of at most 512
 /// \param seed of t-SNE

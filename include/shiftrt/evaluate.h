@@ -7,36 +7,17 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shiftrt/compare.h"
+#include "shiftrt/measurements.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
 #include "shiftrt/resources.h"
 
 namespace shiftrt {
-
-/// Says how MeasurePerplexity() reads a text.
-struct PerplexitySettings {
-  std::string protocol = "gptq";  ///< "gptq" (windows of 2048 tokens) or "seq128" (128); at most the model's positions
-  int64_t tokens = 0;             ///< measure on the first so many tokens, but on one window at least; 0: all
-};
-
-/// The perplexity of a model on a text.
-struct TextPerplexity {
-  double perplexity = 0;  ///< exp(mean_nll)
-  double mean_nll = 0;    ///< mean negative log-likelihood, nats per predicted token
-  int64_t predicted = 0;  ///< tokens that were predicted
-  int64_t window = 0;     ///< tokens per window
-  int64_t tokens = 0;     ///< tokens read from the text; a remainder shorter than a window is not predicted
-  int64_t all = 0;        ///< tokens of the whole text
-  std::string text = {};  ///< the name of its file
-  double seconds = 0;     ///< time of the measurement
-};
 
 /// Measures perplexity over disjoint windows of a text; the first token of a window is not predicted, and what remains
 /// after the last whole window is left out. A text of less than one window is one shorter window.
@@ -53,30 +34,6 @@ struct TextPerplexity {
 TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& text,
                                  const PerplexitySettings& settings = {}, const Resources& resources = {},
                                  Progress* progress = nullptr);
-
-/// Says which suites Evaluate() runs and where their data are.
-struct SuiteSettings {
-  /// Names of tasks with commas between them, "paper7", "small4" or "all" (those without generated replies);
-  /// `shiftrt eval --help-all` lists them.
-  std::string tasks = "paper7";
-  /// Directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
-  std::vector<std::string> data = {};
-  /// Solved examples before each question; nothing: as many as the task has by default, which is 5 for gsm8k and 0 for
-  /// the others.
-  std::optional<int64_t> shots = {};
-  int64_t limit = 0;         ///< rows per task, or per subject of it; 0: all
-  std::string bos = "auto";  ///< a BOS token begins every text: "auto" (as the tokenizer says), "always" or "never"
-  bool all_metrics = false;  ///< also metrics that the reference computes and does not report
-  /// Allows tasks that run programs which the model wrote, each in a process in isolation (docs/evaluation.md).
-  bool allow_code = false;
-};
-
-/// Sets one field of the settings of an evaluation from text.
-/// \param field a field of SuiteSettings by name
-/// \param text what the field's type reads; for "shots" also "", for "data" lines, for "all_metrics" "paper" or "all"
-/// \param settings the settings to change
-/// \throws UsageError with the name of a field that does not exist, or that cannot have the text
-void Set(std::string_view field, const std::string& text, SuiteSettings& settings);
 
 /// A task that SuiteSettings::tasks can name.
 struct SuiteName {
@@ -110,68 +67,6 @@ class Suites {
 
  private:
   std::shared_ptr<const Impl> impl_;
-};
-
-/// A score less that of the first model on the same items.
-struct PairedScore {
-  double difference = 0;      ///< difference of the means
-  double standard_error = 0;  ///< standard error of the difference
-  int64_t only_first = 0;     ///< for a metric that counts: items which only the first model has right
-  int64_t only_this = 0;      ///< items which only this model has right
-  double p = 1;               ///< McNemar's test, exact and two-sided, of only_first = only_this
-};
-
-/// One metric of one task for one model.
-struct SuiteScore {
-  /// "acc", "acc_norm", "perplexity"; "bits_per_byte" of the right answer, and its "margin" over the best wrong one. If
-  /// the task has generated replies: "strict-match", "flexible-extract", "pass@1"; "repeated_4grams", the share of the
-  /// replies' sequences of four tokens that repeat an earlier one; "reply_tokens", the length of the replies
-  std::string metric = {};
-  double value = 0;                          ///< an accuracy is between 0 and 1
-  double standard_error = 0;                 ///< standard error of the value over the items; NaN if there is none
-  bool counts = false;                       ///< it counts right answers
-  int64_t right = 0;                         ///< right answers, if it counts them
-  int64_t items = 0;                         ///< items that the value is the mean of; 0 if it is no mean over items
-  std::optional<PairedScore> to_first = {};  ///< nothing for the first model, and if the value is no mean over items
-};
-
-/// The results of one task.
-struct SuiteResult {
-  std::string task = {};                             ///< its name, as in SuiteSettings::tasks
-  std::string quoted_metric = {};                    ///< the name of the metric that is quoted for the task
-  int64_t items = 0;                                 ///< questions, or documents
-  double seconds = 0;                                ///< time of the scoring
-  std::vector<std::vector<SuiteScore>> scores = {};  ///< for each model, in the order given, its metrics
-  std::string title = {};                            ///< the name as people write it
-  bool choices = false;                              ///< the answers are choices
-  int64_t full_items = 0;                            ///< items of the whole data set
-  int64_t shots = 0;                                 ///< solved examples before each question
-  std::vector<std::filesystem::path> files = {};     ///< files that were read
-  std::string data_hash = {};                        ///< hash of the texts of the rows, shots included
-  std::string template_hash = {};                    ///< hash of the prompts made from a fixed row
-  int64_t requests = 0;                              ///< sequences that were scored for each model
-  int64_t tokens_requested = 0;                      ///< tokens of these sequences
-  int64_t tokens_computed = 0;                       ///< tokens that passed through the blocks; less by what is shared
-  int64_t head_rows = 0;                             ///< rows that passed through the head
-  int64_t shared_stages = 0;                         ///< stages that all models begin with, and that run once for all
-
-  /// \param model index of a model
-  /// \param metric its name
-  /// \return the score, or null if the task does not have the metric
-  const SuiteScore* Find(size_t model, std::string_view metric) const;
-};
-
-/// The mean of one metric over tasks for one model.
-struct SuiteMean {
-  double value = 0;                          ///< mean over the tasks
-  double standard_error = 0;                 ///< standard error of the mean
-  std::optional<PairedScore> to_first = {};  ///< difference and standard error; nothing for the first model
-};
-/// The means of one metric.
-struct SuiteMeans {
-  std::string metric = {};             ///< empty: the accuracy that each task quotes
-  int64_t tasks = 0;                   ///< tasks that have it
-  std::vector<SuiteMean> models = {};  ///< one per model
 };
 
 /// The results of Evaluate().

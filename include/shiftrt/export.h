@@ -3,24 +3,16 @@
 /// Writing a model for other programs (docs/export.md).
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "shiftrt/export_settings.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
 #include "shiftrt/resources.h"
 
 namespace shiftrt {
-
-/// Says how Export() writes a model.
-struct ExportSettings {
-  std::string format = "hf";            ///< a name that ExportFormatNames() lists
-  int64_t shard_bytes = 5'000'000'000;  ///< bytes of tensors per file of weights, where the format has several
-  bool q8_0 = false;                    ///< matrices in GGUF's Q8_0; of "gguf" only
-  std::string base_name = {};           ///< name of the original model for others, "org/name"; empty: as its files say
-};
 
 /// A format.
 struct ExportFormatName {

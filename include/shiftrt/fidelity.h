@@ -9,55 +9,12 @@
 #include <vector>
 
 #include "shiftrt/compare.h"
+#include "shiftrt/measurements.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
 #include "shiftrt/resources.h"
 
 namespace shiftrt {
-
-/// The predictions of one token by the original and by a variant.
-struct TokenFidelity {
-  double divergence = 0;    ///< KL(original || variant) over the whole vocabulary, nats
-  double nll_original = 0;  ///< -log of the probability that the original gives the token of the text
-  double nll = 0;           ///< the same of the variant
-  bool same_top = false;    ///< the likeliest token of both is the same
-
-  /// \return the probability of the token of the text under the variant less that under the original
-  double DeltaP() const;
-};
-
-/// The figures that llama.cpp's --kl-divergence prints of the tokens of a text. The standard errors take tokens as
-/// independent.
-struct Fidelity {
-  int64_t tokens = 0;                     ///< tokens that were predicted
-  double mean_kld = 0;                    ///< mean of KL(original || variant), nats
-  double mean_kld_error = 0;              ///< its standard error; NaN for a single token, as the other errors
-  double median_kld = 0;                  ///< median of the divergences; between two of them, they are interpolated
-  double kld_90 = 0;                      ///< 90% of the divergences are at most this
-  double kld_99 = 0;                      ///< 99% of the divergences are at most this
-  double max_kld = 0;                     ///< the largest divergence
-  double same_top = 0;                    ///< share of the tokens whose likeliest token is the same
-  double same_top_error = 0;              ///< its standard error
-  double mean_delta_p = 0;                ///< mean of TokenFidelity::DeltaP()
-  double mean_delta_p_error = 0;          ///< its standard error
-  double rms_delta_p = 0;                 ///< root of the mean of its square
-  double perplexity_original = 0;         ///< perplexity of the original on these tokens
-  double perplexity = 0;                  ///< perplexity of the variant on these tokens
-  double log_perplexity_ratio = 0;        ///< log(perplexity / perplexity_original)
-  double log_perplexity_ratio_error = 0;  ///< its standard error, from the differences token by token
-};
-/// \param tokens at least one
-/// \return their figures
-/// \throws UsageError for no token
-Fidelity SummarizeFidelity(std::span<const TokenFidelity> tokens);
-
-/// A sequence of tokens of which some are predicted.
-struct FidelitySequence {
-  std::vector<int32_t> tokens = {};  ///< token ids
-  int64_t given = 1;                 ///< so many tokens at its beginning, at least 1, are not predicted
-};
-/// The figures of every predicted token, by sequence.
-using SequenceFidelities = std::vector<std::vector<TokenFidelity>>;
 
 /// Compares the predictions of all tokens. The models run over the same batches, and those that share their weights run
 /// the stages with which all begin once. Logits are held for some rows at a time.

@@ -65,12 +65,6 @@ struct RepairEffects {
 /// \throws UsageError for a correction that does not exist
 RepairEffects EffectsOf(const Recipe& recipe);
 
-/// Checks a field that a user has set, which CheckRecipe() does not: fields have values even if nothing reads them.
-/// \param recipe what to remove and how to repair it
-/// \param field a name that Set() takes
-/// \throws UsageError if the correction of the recipe does not read it
-void CheckGiven(const Recipe& recipe, std::string_view field);
-
 /// Checks what Repair() would refuse before it reads the calibration text.
 /// \param model as for Repair()
 /// \param recipe what to remove and how to repair

@@ -3,15 +3,20 @@
 /// All public headers of shiftrt. docs/api.md says what is stable.
 #pragma once
 
+#include "shiftrt/arithmetic.h"
 #include "shiftrt/blocks.h"
 #include "shiftrt/chat.h"
 #include "shiftrt/compare.h"
+#include "shiftrt/downloads.h"
 #include "shiftrt/error.h"
 #include "shiftrt/evaluate.h"
 #include "shiftrt/export.h"
+#include "shiftrt/export_settings.h"
 #include "shiftrt/fidelity.h"
 #include "shiftrt/finetune.h"
+#include "shiftrt/generation.h"
 #include "shiftrt/inspect.h"
+#include "shiftrt/measurements.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
 #include "shiftrt/provenance.h"
@@ -23,4 +28,5 @@
 #include "shiftrt/sweep.h"
 #include "shiftrt/text_name.h"
 #include "shiftrt/tokenizer.h"
+#include "shiftrt/training.h"
 #include "shiftrt/version.h"

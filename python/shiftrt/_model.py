@@ -402,7 +402,7 @@ class Model:
             tasks: names of tasks, "paper7" or "all" (those without generated replies).
             data: directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
             progress: as of `open`.
-            **settings: the other fields of SuiteSettings in include/shiftrt/evaluate.h by name: shots, limit, bos, all_metrics,
+            **settings: the other fields of SuiteSettings in include/shiftrt/measurements.h by name: shots, limit, bos, all_metrics,
                 allow_code.
         """
         return _evaluate({"model": self}, tasks, data, progress, settings)
@@ -517,7 +517,7 @@ class Model:
             text: text to learn from, as of `repair`.
             validation_text: text for the held-out sequences; by default part of `text`.
             progress: True shows steps and losses on stderr; a callable receives a `Step` after each, and once more after a validation.
-            **settings: the fields of FinetuneSettings in include/shiftrt/finetune.h, and those of its `lora`, by name: rate, steps,
+            **settings: the fields of FinetuneSettings in include/shiftrt/training.h, and those of its `lora`, by name: rate, steps,
                 epochs, budget ("30min", "tokens=1M"), batch, length, samples, rank, alpha, dropout, targets, layers, loss, seed,
                 checkpoint, ...
         """

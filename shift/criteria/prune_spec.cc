@@ -199,11 +199,6 @@ int64_t UnitsOf(Unit unit, int64_t layers) { return unit == Unit::kHalf ? 2 * la
 
 BlockPart PartOf(Unit unit, int64_t index) { return unit == Unit::kHalf ? BlockPart::At(index) : BlockPart(index); }
 
-bool PruneSpec::halves() const {
-  return unit == Unit::kHalf ||
-         std::any_of(layers.begin(), layers.end(), [](const BlockPart& part) { return part.halves != Halves::kBoth; });
-}
-
 int64_t PruneSpec::Option(std::string_view name) const {
   const auto given = options.find(name);
   if (given != options.end()) return given->second;

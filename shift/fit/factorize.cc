@@ -6,21 +6,16 @@
 #include <functional>
 #include <future>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
-#include "runtime/parse.h"
-#include "runtime/words.h"
 #include "shift/fit/convert.h"
 #include "shift/sums/moments.h"
 
 namespace shiftrt {
 
 namespace {
-
-constexpr Words<Factorization, 3> kFactorizations = {{"svd", "svd-refit", "rrr"}};
 
 using linalg::Solver;
 
@@ -177,42 +172,6 @@ std::vector<int64_t> SpendBudget(const std::vector<std::vector<double>>& singula
 double FactorizeFlops(int64_t d) {
   constexpr double kProducts = 6, kTridiagonal = 4.0 / 3.0;
   return (kProducts + kTridiagonal) * std::pow(static_cast<double>(d), 3);
-}
-
-Factorization ParseFactorization(const std::string& text) {
-  return kFactorizations.Parse(text, "factorization", "unknown factorization \"{}\"");
-}
-
-const char* Name(Factorization factorization) { return kFactorizations.Of(factorization); }
-
-RankSpec ParseRank(const std::string& text) {
-  constexpr std::string_view kEnergy = "energy:", kBudget = "budget:";
-  const std::string_view view = text;
-  if (view == "full") return RankSpec::Full();
-  RankSpec spec;
-  if (view.starts_with(kEnergy)) {
-    spec.kind = RankSpec::Kind::kEnergy;
-    if (ParseNumber(view.substr(kEnergy.size()), &spec.energy) && spec.energy > 0 && spec.energy <= 1) return spec;
-    FailUsage(Field("rank"), "{}: the share of energy to keep is a number above 0 and at most 1", text);
-  }
-  if (view.starts_with(kBudget)) {
-    spec.kind = RankSpec::Kind::kBudget;
-    if (ParseParameters(view.substr(kBudget.size()), &spec.parameters)) return spec;
-    FailUsage(Field("rank"), "{}: a budget is a number of parameters (500k, 4M)", text);
-  }
-  if (!ParseNumber(view, &spec.rank) || spec.rank < 1)
-    FailUsage(Field("rank"), "{}: expected a rank of at least 1, full, energy:SHARE or budget:PARAMETERS", text);
-  return spec;
-}
-
-std::string Format(const RankSpec& spec) {
-  switch (spec.kind) {
-    case RankSpec::Kind::kFull: return "full";
-    case RankSpec::Kind::kFixed: return std::to_string(spec.rank);
-    case RankSpec::Kind::kEnergy: return fmt::format("energy:{}", spec.energy);
-    case RankSpec::Kind::kBudget: return fmt::format("budget:{}", spec.parameters);
-  }
-  return "?";
 }
 
 void CheckRank(const RankSpec& spec, int64_t hidden) {

@@ -2,6 +2,8 @@
 // From ridge sums to adapters: solve, choose the ranks, factorize.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -11,9 +13,9 @@
 #include <vector>
 
 #include "include/shiftrt/provenance.h"
+#include "include/shiftrt/recipe.h"
 #include "runtime/progress.h"
 #include "shift/fit/factorize.h"
-#include "shift/fit/recipe.h"
 #include "shift/fit/ridge.h"
 #include "shift/sums/sites.h"
 
@@ -29,6 +31,34 @@ struct FitOptions {
   Factorization factorization = Factorization::kReducedRank;
   Spectra spectra = Spectra::kNow;
 };
+
+// The settings of a fit, apart from the rank, that `--correction auto` varies between its trials.
+struct FitRecipe {
+  Calibration mode = Calibration::kIndependent;
+  TokenWeights weighting;
+  Factorization factorization = Factorization::kSvd;
+  LambdaSpec lambda;
+  std::string correction = "lra";  // or "refit" or "joint", which have neither mode nor factorization to choose
+};
+
+// The result of a fit by a recipe.
+struct Trial {
+  FitRecipe recipe;
+  int64_t tokens = 0;      // fitted
+  double loss = 0;         // on held-out text, nats per token
+  double gain = 0;         // by which the loss is below that of the first trial
+  double error = 0;        // standard error of `gain` over the held-out sequences; infinite for a single sequence
+  int64_t parameters = 0;  // parameters of the adapters, which the recipe costs at run time
+
+  // True if the gain is more than twice its standard error.
+  bool clear() const { return gain > 2 * error; }
+};
+
+// The chosen one of some trials; null if there are none.
+inline const TrialReport* ChosenOf(const std::vector<TrialReport>& trials) {
+  const auto chosen = std::find_if(trials.begin(), trials.end(), [](const TrialReport& trial) { return trial.chosen; });
+  return chosen == trials.end() ? nullptr : &*chosen;
+}
 
 // The members of an adapter, for runtime/messages.h.
 inline auto FieldsOf(Lra& lra) { return std::tie(lra.a, lra.p, lra.q, lra.b, lra.norm); }

@@ -5,15 +5,12 @@
 #include <utility>
 
 #include "runtime/linalg/linalg.h"
-#include "runtime/words.h"
 #include "shift/fit/convert.h"
 #include "shift/fit/factorize.h"
 
 namespace shiftrt {
 
 namespace {
-
-constexpr Words<Merge, 3> kMerges = {{"off", "full", "lowrank"}};
 
 // c += a b.
 void AddProduct(const Context& context, const Matrix<double>& a, const Matrix<double>& b, const Matrix<double>& c) {
@@ -93,10 +90,6 @@ AdapterStage MergeRun(const Context& context, const Run& run, Merge merge) {
 }
 
 }  // namespace
-
-Merge ParseMerge(const std::string& text) { return kMerges.Parse(text, "merge", "unknown merge \"{}\""); }
-
-const char* Name(Merge merge) { return kMerges.Of(merge); }
 
 DepthPlan MergeAdapters(const DepthPlan& plan, Merge merge, const Context& context) {
   if (merge == Merge::kOff) return plan;

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -17,7 +16,6 @@
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
 #include "runtime/not_finite.h"
-#include "runtime/parse.h"
 #include "shift/sums/moments.h"
 
 namespace shiftrt {
@@ -391,33 +389,6 @@ double ExplainedByMap(Solver& solver, const RidgeSums& sums, const LinearMap& ma
 }  // namespace
 
 double EigenFlops(int64_t n) { return 9 * std::pow(static_cast<double>(n), 3); }
-
-LambdaSpec ParseLambda(const std::string& text) {
-  if (text == "gcv") return {};
-  if (text == "holdout") return {LambdaSpec::Kind::kHoldout, 0};
-  std::string_view number = text;
-  LambdaSpec spec{LambdaSpec::Kind::kAbsolute, 0};
-  if (number.ends_with("rel")) {
-    spec.kind = LambdaSpec::Kind::kRelative;
-    number.remove_suffix(3);
-  }
-  if (!ParseNumber(number, &spec.value) || !std::isfinite(spec.value) || spec.value < 0)
-    FailUsage(Field("lambda"),
-              "\"{}\": expected a number not below 0 (1e-2), one relative to trace(H'H)/d (1e-4rel), gcv or "
-              "holdout",
-              text);
-  return spec;
-}
-
-std::string Format(const LambdaSpec& spec) {
-  switch (spec.kind) {
-    case LambdaSpec::Kind::kAbsolute: return fmt::format("{}", spec.value);
-    case LambdaSpec::Kind::kRelative: return fmt::format("{}rel", spec.value);
-    case LambdaSpec::Kind::kGcv: return "gcv";
-    case LambdaSpec::Kind::kHoldout: return "holdout";
-  }
-  return "?";
-}
 
 RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const RidgeOptions& options,
                          const RidgeSums* heldout) {

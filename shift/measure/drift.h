@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/decoder.h"
-#include "include/shiftrt/compare.h"
+#include "include/shiftrt/measurements.h"
 #include "runtime/progress.h"
 #include "shift/measure/tsne.h"
 

@@ -11,7 +11,6 @@
 #include "runtime/host_memory.h"
 #include "runtime/linalg/solver.h"
 #include "runtime/stopwatch.h"
-#include "runtime/words.h"
 #include "shift/refit/fold.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/row_norm.h"
@@ -19,8 +18,6 @@
 namespace shiftrt {
 
 namespace {
-
-constexpr Words<Heal, 3> kHeals = {{"off", "down", "all"}};
 
 // A batch with the streams of the corrected and of the original model, which stay on the decoder's device. Both are
 // empty where another process has the batch, and `original` is where nothing is fitted towards it.
@@ -434,10 +431,6 @@ class SequentialFit {
 };
 
 }  // namespace
-
-Heal ParseHeal(const std::string& text) { return kHeals.Parse(text, "heal", "unknown way to heal \"{}\""); }
-
-const char* Name(Heal heal) { return kHeals.Of(heal); }
 
 // The memory of a fit of n inputs and d outputs: two sums of 8 (n + 1) (n + 1 + d) bytes, for the fitted and the
 // held-out tokens, once more as many without their means, and five arrays of 8 n^2 bytes for the solve.

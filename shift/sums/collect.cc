@@ -6,6 +6,7 @@
 
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
+#include "runtime/words.h"
 #include "shift/sums/ridge_probe.h"
 
 namespace shiftrt {
@@ -59,8 +60,8 @@ int64_t SitesInMemory(const Context& context, int64_t hidden) {
 void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const char* advice) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   const int64_t room = UsableMemory(context), taken = sites * SiteSums::Bytes(hidden);
-  Check(taken <= room, "the calibration sums of {} site{} take {:.4g} MiB of memory, and {:.4g} MiB may be used; {}",
-        sites, sites == 1 ? "" : "s", mib(taken), mib(room), advice);
+  Check(taken <= room, "the calibration sums of {} take {:.4g} MiB of memory, and {:.4g} MiB may be used; {}",
+        Counted(sites, "site"), mib(taken), mib(room), advice);
 }
 
 void Collect(const ShiftJob& job, CalibrationSums& sums, PassCheckpoint* checkpoint, const StartStreams* start) {

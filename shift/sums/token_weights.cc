@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/sums/token_weights.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
-#include <string_view>
-
-#include "runtime/check.h"
-#include "runtime/parse.h"
 
 namespace shiftrt {
 
@@ -67,38 +61,6 @@ std::vector<double> WeightsOfRows(const TokenWeights& rule, std::span<const RowP
   for (int64_t begin : batch.offsets)
     if (begin < h.count()) weights[begin] *= rule.first;
   return weights;
-}
-
-TokenWeights ParseTokenWeights(const std::string& text) {
-  constexpr std::string_view kFirst = "first:", kMassive = "massive:";
-  TokenWeights weighting;
-  if (text == "none") return weighting;
-  std::string_view rest = text;
-  while (true) {
-    const std::string_view part = rest.substr(0, rest.find(','));
-    const bool first = part.starts_with(kFirst), massive = part.starts_with(kMassive);
-    double& weight = first ? weighting.first : weighting.massive;
-    const bool good = (first || massive) &&
-                      ParseNumber(part.substr(first ? kFirst.size() : kMassive.size()), &weight) &&
-                      std::isfinite(weight) && weight >= 0;
-    if (part == "norm") {
-      weighting.norm = true;
-    } else if (!good) {
-      FailUsage(Field("weighting"),
-                "{}: \"{}\" is none of none, norm, first:W and massive:W with a weight of at least 0", text, part);
-    }
-    if (part.size() == rest.size()) return weighting;
-    rest.remove_prefix(part.size() + 1);
-  }
-}
-
-std::string Format(const TokenWeights& weighting) {
-  if (weighting.uniform()) return "none";
-  std::vector<std::string> parts;
-  if (weighting.norm) parts.emplace_back("norm");
-  if (weighting.first != 1) parts.push_back(fmt::format("first:{}", weighting.first));
-  if (weighting.massive != 1) parts.push_back(fmt::format("massive:{}", weighting.massive));
-  return fmt::format("{}", fmt::join(parts, ","));
 }
 
 }  // namespace shiftrt

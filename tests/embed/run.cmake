@@ -17,8 +17,8 @@ file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
 
 file(GLOB_RECURSE installed RELATIVE ${WORK}/prefix/include LIST_DIRECTORIES false ${WORK}/prefix/include/*)
-set(public blocks chat compare error evaluate export fidelity finetune inspect model progress provenance pull recipe repair resources runner shiftrt sweep text_name
-    tokenizer version)
+set(public arithmetic blocks chat compare downloads error evaluate export export_settings fidelity finetune generation inspect measurements model progress
+    provenance pull recipe repair resources runner shiftrt sweep text_name tokenizer training version)
 list(TRANSFORM public REPLACE "(.+)" "shiftrt/\\1.h")
 if(NOT installed STREQUAL public)
   message(FATAL_ERROR "installed headers: ${installed}\nthe public ones: ${public}")

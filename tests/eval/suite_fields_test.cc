@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of an evaluation's settings: each has words that it reads back, and each takes part in every key.
-#include "eval/suite_fields.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
@@ -9,6 +7,7 @@
 
 #include "runtime/work_key.h"
 #include "tests/runtime/refusal.h"
+#include "types/suites.h"
 
 namespace shiftrt {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "tests/file_size_limit.h"
 #include "tests/tools/cli.h"
-#include "train/finetune_fields.h"
+#include "types/training.h"
 
 namespace shiftrt {
 namespace {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of a training's settings: each has words that it reads back, and each takes part in every key and record
 // that its row names.
-#include "train/finetune_fields.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <set>
 
 #include "tests/runtime/refusal.h"
+#include "types/training.h"
 
 namespace shiftrt {
 namespace {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "eval/suite_fields.h"
+#include "types/suites.h"
 
+#include <algorithm>
 #include <sstream>
 
-#include "eval/requests.h"
 #include "runtime/check.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
@@ -15,6 +16,7 @@ using enum Recorded;
 
 constexpr TwoWords kMetrics = {"paper", "all"};
 constexpr double kMost = 1 << 30;
+constexpr Words<Bos, 3> kBosWords = {{"auto", "always", "never"}};
 
 std::string ParseBosWord(const std::string& words) {
   ParseBos(words);
@@ -74,6 +76,17 @@ std::span<const SuiteField> SuiteFields() { return kFields; }
 
 void Set(std::string_view field, const std::string& text, SuiteSettings& settings) {
   FieldNamed(SuiteFields(), field, "an evaluation").set(text, settings);
+}
+
+Bos ParseBos(std::string_view name) {
+  if (const std::optional<Bos> bos = kBosWords.Find(name)) return *bos;
+  FailUsage(Field("bos"), "\"{}\" is none of auto, always and never", name);
+}
+
+const SuiteScore* SuiteResult::Find(size_t model, std::string_view metric) const {
+  const auto found = std::find_if(scores[model].begin(), scores[model].end(),
+                                  [&](const SuiteScore& score) { return score.metric == metric; });
+  return found == scores[model].end() ? nullptr : &*found;
 }
 
 }  // namespace shiftrt

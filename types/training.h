@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "include/shiftrt/finetune.h"
+#include "include/shiftrt/training.h"
 #include "runtime/field_rows.h"
 
 namespace shiftrt {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/finetune_fields.h"
+#include "types/training.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "include/shiftrt/recipe.h"
 #include "runtime/check.h"
+#include "runtime/words.h"
 
 namespace shiftrt {
 
@@ -23,6 +26,16 @@ constexpr Bounds kPositive = {std::numeric_limits<double>::min(), std::numeric_l
 constexpr std::nullopt_t kAny = std::nullopt;
 
 constexpr TwoWords kModes = {"frozen", "trainable"}, kNoYes = {"no", "yes"};
+
+constexpr Words<Method, 4> kMethods = {{"lora", "partial", "adapters", "replacement"}};
+constexpr Words<Decay, 3> kDecays = {{"constant", "linear", "cosine"}};
+constexpr Words<TrainingLoss, 3> kLosses = {{"ce", "kl", "both"}};
+constexpr Words<Halves, 3> kReplaced = {{"both", "attention", "mlp"}};
+
+const TrainingHistory::Validation& Best(const std::vector<TrainingHistory::Validation>& validations) {
+  const auto lower = [](const auto& a, const auto& b) { return a.loss < b.loss; };
+  return *std::min_element(validations.begin(), validations.end(), lower);
+}
 
 // A number of steps, or a share of them.
 double ParseWarmup(const std::string& words) {
@@ -185,6 +198,86 @@ std::vector<std::pair<std::string, std::string>> RecordedSettings(const Finetune
       recorded.emplace_back(field.recorded_as(), words);
   }
   return recorded;
+}
+
+const char* Name(Method method) { return kMethods.Of(method); }
+
+Method ParseMethod(const std::string& name) { return kMethods.Parse(name, "method", "\"{}\" is not a method"); }
+
+const char* Name(Decay decay) { return kDecays.Of(decay); }
+
+Decay ParseDecay(const std::string& name) { return kDecays.Parse(name, "decay", "\"{}\" is not a schedule"); }
+
+const char* Name(TrainingLoss loss) { return kLosses.Of(loss); }
+
+TrainingLoss ParseTrainingLoss(const std::string& name) { return kLosses.Parse(name, "loss", "\"{}\" is not a loss"); }
+
+std::string Name(const Replacement& replacement) {
+  return replacement.units > 0 ? fmt::format("{}:{}", kReplaced.Of(replacement.halves), replacement.units)
+                               : kReplaced.Of(replacement.halves);
+}
+
+Replacement ParseReplacement(const std::string& text) {
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string word = text.substr(0, colon);
+  const std::optional<Halves> halves = word == "block" ? Halves::kBoth : kReplaced.Find(word);
+  Replacement replacement{halves.value_or(Halves::kBoth)};
+  const bool counted = colon < text.size();
+  if (!halves || (counted && (*halves != Halves::kMlp || !ParseNumber(text.substr(colon + 1), &replacement.units) ||
+                              replacement.units < 1)))
+    FailUsage(Field("replacement"), "\"{}\" is none of block, attention, mlp and mlp:UNITS (mlp:128)", text);
+  return replacement;
+}
+
+TrainingBudget ParseTrainingBudget(const std::string& text) {
+  constexpr std::string_view kTokens = "tokens=";
+  struct Unit {
+    std::string_view name;
+    double factor;
+  };
+  constexpr Unit kTimes[] = {{"s", 1}, {"min", 60}, {"h", 3600}},
+                 kCounts[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}};
+  const bool counts = text.starts_with(kTokens);
+  const std::string value = text.substr(counts ? kTokens.size() : 0);
+  const size_t digits = std::min(value.find_first_not_of("0123456789."), value.size());
+  double number = 0;
+  for (const Unit& unit : counts ? std::span<const Unit>(kCounts) : std::span<const Unit>(kTimes)) {
+    if (value.substr(digits) != unit.name || !ParseNumber(value.substr(0, digits), &number)) continue;
+    const double amount = number * unit.factor;
+    if (amount < 1 || amount > 1e15) break;
+    if (counts) return {.tokens = std::llround(amount)};
+    return {.seconds = amount};
+  }
+  FailUsage(Field("budget"), "\"{}\" is neither a time of at least a second (90s, 30min, 2h) nor tokens=1M", text);
+}
+
+std::string Format(const TrainingBudget& budget) {
+  if (budget.tokens > 0) return fmt::format("tokens={}", budget.tokens);
+  return budget.seconds > 0 ? fmt::format("{}s", budget.seconds) : "";
+}
+
+double TrainingHistory::MeanLoss(int64_t first, int64_t last) const {
+  return std::accumulate(losses.begin() + first, losses.begin() + last, 0.0) / static_cast<double>(last - first);
+}
+
+int64_t TrainingHistory::BestStep() const { return Best(validations).step; }
+
+double TrainingHistory::ValidationLoss(bool kept_best) const {
+  return (kept_best ? Best(validations) : validations.back()).loss;
+}
+
+double DefaultRate(Method method, int64_t hidden) {
+  constexpr double kHighest = 1e-2;
+  const double scale = method == Method::kLora || method == Method::kReplacement ? 1.2
+                       : method == Method::kPartial                              ? 0.3
+                                                                                 : 0.15;
+  return std::min(kHighest, scale / static_cast<double>(hidden));
+}
+
+double RecoveryRate(int64_t hidden) {
+  constexpr int64_t kSmall = 640;
+  constexpr double kOfSmall = 1e-4, kTimesHidden = 0.018;
+  return hidden <= kSmall ? kOfSmall : std::min(kOfSmall, kTimesHidden / static_cast<double>(hidden));
 }
 
 }  // namespace shiftrt
