@@ -78,6 +78,7 @@ std::string RatesText(const TrainingOutline& outline, const FinetuneSettings& se
 TrainingDisplay::TrainingDisplay(bool quiet, const FinetuneSettings& settings)
     : terminal_(!quiet && ::isatty(STDERR_FILENO) != 0),
       timed_(settings.budget.seconds > 0),
+      budget_tokens_(settings.budget.tokens),
       validate_every_(settings.validate_every),
       sequences_(settings.batch),
       last_(Clock::now()),
@@ -88,9 +89,11 @@ void TrainingDisplay::ShowPlan(const TrainingHistory& history, int64_t steps) {
   double validations = 2;  // before the first step and after the last
   if (validate_every_ >= 1) validations = 1 + std::ceil(all / validate_every_);
   if (validate_every_ > 0 && validate_every_ < 1) validations = 1 + std::min(all, std::ceil(1 / validate_every_));
-  std::string text =
-      fmt::format("planned: {}{} steps of {}, {} tokens", timed_ ? "about " : "", steps,
-                  Counted(sequences_, "sequence"), Scaled(static_cast<double>(history.tokens) / done * all, ""));
+  // Without a budget in tokens, the steps are taken to have as many as the first.
+  const double tokens =
+      budget_tokens_ > 0 ? static_cast<double>(budget_tokens_) : static_cast<double>(history.tokens) / done * all;
+  std::string text = fmt::format("planned: {}{} steps of {}, about {} tokens", timed_ ? "about " : "", steps,
+                                 Counted(sequences_, "sequence"), Scaled(tokens, ""));
   if (history.validation_sequences > 0)
     text += fmt::format(", {:.0f} validations of {} sequences", validations, history.validation_sequences);
   fmt::print("{}\n", text);

@@ -27,6 +27,7 @@ class TrainingDisplay {
 
   bool terminal_, timed_, drawn_ = false;  // timed: how many steps there will be is an estimate
   bool planned_ = false;                   // the plan was shown
+  int64_t budget_tokens_;                  // 0: the budget is not in tokens
   double validate_every_;
   int64_t sequences_;  // sequences per step
   std::chrono::steady_clock::time_point last_;

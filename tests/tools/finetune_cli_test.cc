@@ -432,6 +432,7 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
   const Outcome preset = Call({"finetune", "--threads", "1", "--model", Path("out"), "--preset", "recover", "--budget",
                                "tokens=20k", "--calib", Path("calibration.txt"), "--save", Path("preset"), "--quiet"});
   ASSERT_EQ(preset.status, 0) << preset.err;
+  EXPECT_NE(preset.out.find(" steps of 1 sequence, about 20"), std::string::npos) << preset.out;
   const auto same = [&](const std::string& name) {
     for (const auto& [file, content] : Files("whole"))
       if (file.ends_with(".safetensors")) {
