@@ -29,10 +29,13 @@ TEST(GpuTargets, AttentionIsTheKernelThatRuns) {
 }
 
 TEST(GpuTargets, OfAModelAndTheJob) {
-  const GpuModelBench model{
-      {{"original", 90, 100, 1}, {"pruned", 120, 130, 1}, {"pruned + LRA 64", 119, 130, 1}, {"merged", 118, 130, 1}},
-      700,
-      1000};
+  const GpuModelBench model{.variants = {{"original", 90, 100, 1},
+                                         {"pruned", 120, 130, 1},
+                                         {"pruned + LRA 64", 119, 130, 1},
+                                         {"merged", 118, 130, 1}},
+                            .together = {},
+                            .prefill_tokens_per_second = 700,
+                            .prefill_floor = 1000};
   const auto measured = MeasuredTargets({}, model, MainJobTimes{.total = 12});
   const double found[] = {0.9, 120.0 / 90, 1 - 119.0 / 120, 1 - 118.0 / 120, 0.7, 12};
   ASSERT_EQ(measured.size(), std::size(found));

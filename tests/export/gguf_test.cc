@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "models/gguf_architectures.h"
 #include "runtime/gguf_writer.h"
 #include "tests/export/fixture.h"
 #include "tokenizers/chat_template.h"
@@ -128,6 +129,32 @@ TEST_F(GgufExport, GatedDeltaNetworksComeBack) {
       fs::remove_all(out_);
       fs::remove_all(directory_.path() / name);
     }
+  }
+}
+
+// A file has -exp(A_log), which is below 0.
+TEST_F(GgufExport, DecaysThatGrowAreRefused) {
+  Json config;
+  std::ifstream(GoldenModel("qwen3_5") / "config.json") >> config;
+  config.update({{"linear_key_head_dim", 8}, {"linear_value_head_dim", 8}});
+  WriteText(directory_.path() / "config.json", config.dump());
+  WriteRandomCheckpoint(directory_.path() / "config.json", DType::kFloat32, 1, directory_.path() / "delta");
+  const Model delta = OpenModel((directory_.path() / "delta").string());
+  Write("gguf", delta, delta.plan);
+  std::string content = ReadFile(File());
+  const float decay = DecayInGguf(static_cast<const float*>(delta.weights->blocks[0].delta_a_log.data)[0]),
+              growth = 0.5F;
+  const size_t at = content.find(std::string(reinterpret_cast<const char*>(&decay), sizeof decay));
+  ASSERT_NE(at, std::string::npos);
+  content.replace(at, sizeof growth, reinterpret_cast<const char*>(&growth), sizeof growth);
+  WriteText(File(), content);
+  try {
+    OpenModel(File().string());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("model.gguf: tensor blk.0.ssm_a has 0.5, expected numbers below 0"),
+              std::string::npos)
+        << error.what();
   }
 }
 
