@@ -43,7 +43,7 @@ int64_t WeightBytes(const Weights& weights, const DepthPlan& plan, const ModelSh
 struct WeightMemory {
   const ModelConfig& config;
   const DepthPlan& plan;                            // the halves that run
-  std::function<int64_t(const ModelShare&)> bytes;  // of the weights of a process with this share
+  std::function<int64_t(const ModelShare&)> bytes;  // the bytes that a process with this share holds
   bool mapped;  // as in their file, so that the processes of a host share the pages that several of them hold
 };
 // The host that a process runs on, and the bytes that weights may take there.
