@@ -352,10 +352,6 @@ void AddExperts(const ModelConfig& config, const ExpertPlaces& places, std::vect
   }
 }
 
-}  // namespace
-
-namespace {
-
 const Family& FamilyOf(const ModelConfig& config) {
   const auto& families = Families();
   const auto family =

@@ -24,7 +24,7 @@ namespace {
 constexpr int64_t kIntegerLanes = 16;  // rows of w of a register
 constexpr int kIntegerColumns = 3;     // registers of a tile
 constexpr int64_t kIntegerCols = kIntegerLanes * kIntegerColumns;
-constexpr int kIntegerRows = 4;            // rows of x of a tile
+constexpr int64_t kIntegerRows = 4;        // rows of x of a tile
 constexpr int64_t kIntegerBlock = 128;     // rows of x that meet a panel; then it is unpacked again
 constexpr int kFoursOfGroup = kGroup / 4;  // words of four bytes
 
@@ -135,7 +135,7 @@ inline void TransposeWords(const std::byte* const (&row)[kIntegerLanes], int64_t
   constexpr int kSteps = (kWords + 3) / 4;
 #pragma GCC unroll 12
   for (int step = 0; step < kSteps; ++step) {
-    const int first = std::min(4 * step, kWords - 4);  // the last four may have words of those before them
+    const int64_t first = std::min(4 * step, kWords - 4);  // the last four may have words of those before them
     SixteenInts square[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {

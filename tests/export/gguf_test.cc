@@ -132,18 +132,27 @@ TEST_F(GgufExport, GatedDeltaNetworksComeBack) {
   }
 }
 
+// The golden of Qwen 3.5 with keys and values of one width, as an exported file.
+class GatedDeltaGguf : public GgufExport {
+ protected:
+  void SetUp() override {
+    GgufExport::SetUp();
+    Json config;
+    std::ifstream(GoldenModel("qwen3_5") / "config.json") >> config;
+    config.update({{"linear_key_head_dim", 8}, {"linear_value_head_dim", 8}});
+    WriteText(directory_.path() / "config.json", config.dump());
+    WriteRandomCheckpoint(directory_.path() / "config.json", DType::kFloat32, 1, directory_.path() / "delta");
+    model_ = OpenModel((directory_.path() / "delta").string());
+    Write("gguf", model_, model_.plan);
+  }
+  Model model_;
+};
+
 // A file has -exp(A_log), which is below 0.
-TEST_F(GgufExport, DecaysThatGrowAreRefused) {
-  Json config;
-  std::ifstream(GoldenModel("qwen3_5") / "config.json") >> config;
-  config.update({{"linear_key_head_dim", 8}, {"linear_value_head_dim", 8}});
-  WriteText(directory_.path() / "config.json", config.dump());
-  WriteRandomCheckpoint(directory_.path() / "config.json", DType::kFloat32, 1, directory_.path() / "delta");
-  const Model delta = OpenModel((directory_.path() / "delta").string());
-  Write("gguf", delta, delta.plan);
+TEST_F(GatedDeltaGguf, DecaysThatGrowAreRefused) {
   std::string content = ReadFile(File());
-  const float decay = DecayInGguf(static_cast<const float*>(delta.weights->blocks[0].delta_a_log.data)[0]),
-              growth = 0.5F;
+  const float decay = DecayInGguf(static_cast<const float*>(model_.weights->blocks[0].delta_a_log.data)[0]);
+  const float growth = 0.5F;
   const size_t at = content.find(std::string(reinterpret_cast<const char*>(&decay), sizeof decay));
   ASSERT_NE(at, std::string::npos);
   content.replace(at, sizeof growth, reinterpret_cast<const char*>(&growth), sizeof growth);
@@ -156,6 +165,30 @@ TEST_F(GgufExport, DecaysThatGrowAreRefused) {
               std::string::npos)
         << error.what();
   }
+}
+
+// Files of llama.cpp's converter count blocks that predict several tokens among the model's.
+TEST_F(GatedDeltaGguf, BlocksThatPredictSeveralTokensAreLeftOut) {
+  const GgufFile file(File());
+  const int64_t layers = model_.weights->config.layers;
+  GgufWriter writer;
+  for (const auto& [key, value] : file.metadata().values())
+    if (key != "qwen35.block_count") writer.AddCopy(key, value);
+  writer.AddInteger("qwen35.block_count", layers + 1);
+  writer.AddInteger("qwen35.nextn_predict_layers", 1);
+  std::string data;
+  const auto add = [&](const std::string& name, const GgufTensor& tensor) {
+    writer.AddTensor(name, tensor.shape, BlockType::kF32);
+    data.append(reinterpret_cast<const char*>(tensor.data), static_cast<size_t>(tensor.bytes));
+    data += GgufWriter::Padding(tensor.bytes);
+  };
+  for (const auto& [name, tensor] : file.tensors()) add(name, tensor);
+  add(fmt::format("blk.{}.nextn.enorm.weight", layers), file.tensors().at("output_norm.weight"));
+  const fs::path longer = directory_.path() / "longer.gguf";
+  WriteText(longer, writer.header() + data);
+  const Model opened = OpenModel(longer.string()), before = OpenModel(File().string());
+  EXPECT_EQ(opened.weights->config.layers, layers);
+  ExpectSame(Logits(opened, opened.plan), Logits(before, before.plan));
 }
 
 // LaCo's and ReplaceMe's plans; the keys of a Llama are stored in another order.
