@@ -6,6 +6,8 @@
 
 namespace shiftrt {
 
+struct Weights;
+
 // Divides the processes into groups as options.split says. With auto the model is looked at, but not loaded; it must be
 // there. Throws UsageError for numbers of processes that are no multiple, and where memory has no room for the model.
 void SplitModel(const CommonOptions& options, Processes& processes);
