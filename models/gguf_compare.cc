@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether llama.cpp's architecture computes what a configuration says.
+// Compares a configuration with what llama.cpp's architecture computes.
 #include <array>
 #include <cmath>
 #include <span>

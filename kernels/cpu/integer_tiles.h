@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "kernels/cpu/lanes512.h"

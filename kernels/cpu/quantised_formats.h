@@ -89,12 +89,6 @@ inline WordPair WordsOf(GroupBytes unsigned_bytes) {
   return {pairs & 255, pairs >> 8};
 }
 
-// Numbers() of a format are the unsigned bytes of a group, before kZero is subtracted: unsigned ones become words by
-// fewer instructions. They are read through Bytes: BlockBytes, or another type with its members. Those of a whole block
-// are in kWords words of 4 bytes from byte kFrom on.
-//
-// Formats with blocks of one group have its number 0 alone. FourScales() are those of four blocks.
-
 // 16 in each of 32 bytes whose bit of four bytes is set, else 0.
 inline GroupBytes FifthBits(const std::byte* at) {
   uint32_t bits;
@@ -152,6 +146,12 @@ struct BlockBytes {
   // 16 for each bit of four bytes that is set, else 0.
   GroupBytes FifthBits(int64_t at) const { return shiftrt::FifthBits(block + at); }
 };
+
+// Numbers() of a format are the unsigned bytes of a group, before kZero is subtracted: unsigned ones become words by
+// fewer instructions. They are read through Bytes: BlockBytes, or another type with its members. The numbers of a whole
+// block are in kWords words of 4 bytes from byte kFrom on.
+//
+// First come the formats with blocks of one group, whose number is 0. FourScales() are the scales of four blocks.
 
 template <bool kFive, bool kMinimum>
 struct NibbleBlock {

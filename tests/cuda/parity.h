@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests need to compare decoders on a GPU with decoders on the CPU.
+// Helpers of tests that compare decoders on a GPU with decoders on the CPU.
 #pragma once
 
 #include <gtest/gtest.h>
