@@ -17,6 +17,25 @@ struct GpuLimits {
   double copy_bandwidth = 0, matrix_peak = 0, double_peak = 0;
 };
 
+// The widths of the model at whose sizes kernels are timed; by default those of Llama-3.1-8B.
+struct GpuKernelShape {
+  int64_t hidden = 4096, intermediate = 14336, vocab = 128256;
+  int64_t heads = 32, kv_heads = 8, head_dim = 128;
+
+  GpuKernelShape() = default;
+  explicit GpuKernelShape(const ModelConfig& config)
+      : hidden(config.hidden),
+        intermediate(config.intermediate),
+        vocab(config.vocab),
+        heads(config.heads),
+        kv_heads(config.kv_heads),
+        head_dim(config.head_dim) {}
+
+  int64_t query_dim() const { return heads * head_dim; }
+  int64_t kv_dim() const { return kv_heads * head_dim; }
+  int64_t qkv_dim() const { return query_dim() + 2 * kv_dim(); }
+};
+
 struct GpuKernelTime {
   std::string room;                   // its file in kernels/cuda/, without the ending
   std::string name;                   // the operation and its size
@@ -38,9 +57,9 @@ const std::vector<GpuKernelGroup>& GpuKernelGroups();
 GpuLimits MeasureGpuLimits(const Context& context);
 // FLOP per second of large products with operands of this type: GpuLimits::matrix_peak for bfloat16.
 double MeasureGpuProductPeak(const Context& context, DType type);
-// Times the kernels of one group at the sizes of Llama-3.1-8B in bfloat16, on random data.
-std::vector<GpuKernelTime> BenchGpuKernels(const Context& context, const GpuLimits& limits, const GpuKernelGroup& group,
-                                           Progress& progress);
+// Times the kernels of one group at the sizes of a model in bfloat16, on random data.
+std::vector<GpuKernelTime> BenchGpuKernels(const Context& context, const GpuLimits& limits, const GpuKernelShape& shape,
+                                           const GpuKernelGroup& group, Progress& progress);
 
 struct GpuVariantTime {
   std::string name;  // original, pruned, pruned + LRA 64, pruned + merged LRA 64

@@ -106,6 +106,9 @@ if(Python3_FOUND)
   add_test(NAME GpuRun.RunsEverythingInOrderAndInTime
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/gpu_run_test.py ${CMAKE_BINARY_DIR}/gpu-run)
   set_tests_properties(GpuRun.RunsEverythingInOrderAndInTime PROPERTIES LABELS static)
+  add_test(NAME GpuRun.TheRivalsRunOnACpu
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/gpu_rivals_test.py ${CMAKE_BINARY_DIR}/gpu-rivals)
+  set_tests_properties(GpuRun.TheRivalsRunOnACpu PROPERTIES SKIP_RETURN_CODE 77 LABELS static)
 endif()
 
 # The archive that carries the tests to a GPU, as far as it goes without one. It packs what this build holds.

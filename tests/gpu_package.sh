@@ -41,6 +41,10 @@ has 'no NVIDIA driver'
 ! grep -q '"failures": [1-9]' "$root/out/results.txt" || fail "a GPU test ran"
 suites=$(grep -c '^=== status test ' "$root/out/results.txt")
 
+# The commands are accepted, and end because there is no GPU.
+env -i PATH=/bin "$chroot" "$root" /bin/bash /pkg/run.sh --out /out --only commands >"$work/log" && fail "the commands need a GPU"
+[ "$(grep -c '^shiftrt: .*no NVIDIA driver' "$root/out/results.txt")" -eq 4 ] || fail "a command ends for another reason"
+
 # A test that was renamed must not leave the sanitizers' subset or the table of gpu-table unnoticed.
 set -f
 for pattern in $(sed -n "s/^subset='\(.*\)'$/\1/p" "$source/scripts/gpu-run" | tr : ' '); do

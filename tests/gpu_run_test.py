@@ -53,7 +53,8 @@ import os, sys
 log(sys.argv)
 if os.path.exists(ROOT + "/hang"): sys.exit(HANGS)
 if "--save" in sys.argv: os.mkdir(sys.argv[sys.argv.index("--save") + 1])
-if "--model" in sys.argv: assert os.path.isdir(sys.argv[sys.argv.index("--model") + 1])
+model = sys.argv[sys.argv.index("--model") + 1] if "--model" in sys.argv else "demo"
+assert model == "demo" or os.path.isdir(model), model
 if "--json" in sys.argv:
     open(sys.argv[sys.argv.index("--json") + 1], "w").write(json.dumps({"kernels": [], "seconds": 1}))
 """,
@@ -133,8 +134,10 @@ def main():
         f"test {test}.BlockingOnGpu", f"retry {test}.BlockingOnGpu SHIFTRT_CUDA_GRAPHS=0",
         f"retry {test}.BlockingOnGpu CUDA_LAUNCH_BLOCKING=1",
         f"test {test}.LraInClusterOnGpu", f"retry {test}.LraInClusterOnGpu SHIFTRT_CUDA_GRAPHS=0",
+        "command run", "command sweep", "command ppl", "command generate", "command export",
         "bench llama-3.1-8b", "bench qwen2-1.5b", "train llama-3.1-8b-lora-ce", "train llama-3.1-8b-lora-kl", "profile",
-        "sanitizer memcheck", "sanitizer racecheck", "sanitizer synccheck", "rival llama-3.1-8b", "rival qwen2-1.5b",
+        "sanitizer memcheck", "sanitizer racecheck", "sanitizer synccheck", "rival packages", "rival llama-3.1-8b",
+        "rival llama-3.1-8b-compiled", "rival qwen2-1.5b", "rival qwen2-1.5b-compiled", "rival llama-3.1-8b-kernels",
     ], names
     # Three suites failed, and nothing else; what a retry found stays set, and the records say so.
     assert done.returncode == 1 and ": 3 steps failed" in done.stdout, (done.stdout, done.stderr)
@@ -143,7 +146,7 @@ def main():
     assert "with SHIFTRT_CUDA_OVERLAP=0" in statuses[f"test {test}.BlockingOnGpu"]
     last = "with SHIFTRT_CUDA_OVERLAP=0 CUDA_LAUNCH_BLOCKING=1 SHIFTRT_CUDA_CLUSTERS=0"
     assert statuses["bench llama-3.1-8b"].strip().endswith(last), statuses["bench llama-3.1-8b"]
-    benches = [call for call in calls if call[0] == "shiftrt"]
+    benches = [call for call in calls if call[0] == "shiftrt" and call[1] == "bench"]
     assert [call[2] for call in benches] == ["gpu", "gpu", "train", "train"], benches
     for call in benches:
         assert call[-1] == {"SHIFTRT_CUDA_OVERLAP": "0", "CUDA_LAUNCH_BLOCKING": "1", "SHIFTRT_CUDA_CLUSTERS": "0"}, call
@@ -152,6 +155,10 @@ def main():
     assert "bench/shapes/llama-3.1-8b.json" in benches[0] and "bench/shapes/qwen2-1.5b.json" in benches[1]
     assert [call[call.index("--loss") + 1] for call in benches[2:]] == ["ce", "kl"]
     assert all(call[call.index("--model") + 1] == kept for call in benches[2:]) and not os.path.exists(kept)
+    assert [(call[1], "cuda" in call) for call in calls if call[0] == "shiftrt" and call[1] != "bench"] == [
+        ("run", True), ("sweep", True), ("ppl", True), ("generate", True), ("export", False)], calls
+    rivals = [call for call in calls if call[0] == "python3" and call[1].endswith("/transformers_gpu.py")]
+    assert ["--compile" in call for call in rivals] == [False, True, False, True], rivals
     everything = json.dumps(calls)
     assert "70b" not in everything and "405b" not in everything
     assert any(call[0] == "ncu" and call[1:3] == ["--clock-control", "none"] for call in calls)
@@ -167,6 +174,7 @@ def main():
                                  "LraInClusterOnGpu": None}, result["retries"]
     assert [t["suite"] for t in result["tests"] if t["status"] == "passed"] == ["AlwaysOnGpu"]
     assert [t["shape"] for t in result["train"]] == ["llama-3.1-8b-lora-ce", "llama-3.1-8b-lora-kl"]
+    assert set(result["commands"]) == {"run", "sweep", "ppl", "generate", "export"}, result["commands"]
     assert result["profile"] == [{"ID": "0", "Kernel Name": "MatVecKernel", "Metric Name": "DRAM Throughput",
                                   "Metric Unit": "%", "Metric Value": "91.5"}], result["profile"]
     assert "libcublas.so.16" in result["libraries"]
@@ -177,13 +185,24 @@ def main():
     seconds = int(done.stdout.split()[-2])
     assert done.returncode == 1 and seconds <= 570, done.stdout
     names = [name.removeprefix("status ") for name, _ in found if name.startswith("status ")]
-    assert names[:4] == ["facts", "libraries", "list test_cuda_kernels", "bench llama-3.1-8b"], names
-    assert names[-1] == "rival qwen2-1.5b", names
-    assert "--save" in [call for call in calls if call[0] == "shiftrt"][2], "training makes the weights if there are none"
+    assert names[:4] == ["facts", "libraries", "list test_cuda_kernels", "command run"], names
+    assert "command export" in names and names[-1] == "rival llama-3.1-8b-kernels", names
+    trained = [call for call in calls if call[0] == "shiftrt" and call[2] == "train"]
+    assert "--save" in trained[0], "training makes the weights if there are none"
     limits = {name: int(text.split(" of at most ")[1].split()[0]) for name, text in found
               if name.startswith("status ") and " of at most " in text}
     assert limits["status bench llama-3.1-8b"] == 150 and limits["status bench qwen2-1.5b"] == 90, limits
     assert max(limits.values()) == 150
+
+    # A machine without these tools: a record says so, and nothing else is lost.
+    os.remove(f"{root}/hang")
+    for name in ("ncu", "compute-sanitizer"):
+        os.remove(f"{root}/path/{name}")
+    found, calls, done = run(root)
+    statuses = {name.removeprefix("status "): text for name, text in found if name.startswith("status ")}
+    for name in ("profile", "sanitizers"):
+        assert statuses[name].startswith("skipped: no "), statuses
+    assert ": 3 steps failed" in done.stdout, done.stdout
     print(f"passed: a run in which everything hangs takes {seconds} of 570 seconds")
 
 

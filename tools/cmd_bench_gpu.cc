@@ -121,17 +121,23 @@ int BenchGpu(const BenchOptions& options) {
     limits = MeasureGpuLimits(context);
     json.update(ReportLimits(limits));
   });
+  Model model;
+  GpuKernelShape shape;
+  if (!options.kernels_only) {
+    stages.Run("weights", [&](Json&) { model.weights = OpenWeights(options); });
+    if (model.weights != nullptr) shape = GpuKernelShape(model.weights->config);
+  } else if (!options.config.empty()) {
+    shape = GpuKernelShape(LoadConfig(options.config));
+  }
   std::vector<GpuKernelTime> kernels;
   for (const GpuKernelGroup& group : GpuKernelGroups())
     stages.Run(group.name, [&](Json& json) {
-      const std::vector<GpuKernelTime> times = BenchGpuKernels(context, limits, group, *progress);
+      const std::vector<GpuKernelTime> times = BenchGpuKernels(context, limits, shape, group, *progress);
       for (Json& time : ReportKernels(times)) json["kernels"].push_back(std::move(time));
       kernels.insert(kernels.end(), times.begin(), times.end());
     });
-  Model model;
   std::optional<GpuModelBench> decoders;
   std::optional<MainJobTimes> job;
-  if (!options.kernels_only) stages.Run("weights", [&](Json&) { model.weights = OpenWeights(options); });
   if (model.weights != nullptr) {
     stages.Run("decoders", [&](Json& json) {
       decoders = BenchGpuModel(context, model.weights, limits, options.bench, *progress);

@@ -61,15 +61,13 @@ class Runner:
     def decode(self):
         tokens = torch.randint(self.model.config.vocab_size, (1, self.args.context), device=self.args.device)
         cache = self.cache()
-        positions = torch.arange(self.args.context, device=self.args.device)
-        logits = self.model(tokens, past_key_values=cache, cache_position=positions, logits_to_keep=1).logits
-        token, position = logits[:, -1].argmax(-1, keepdim=True), positions[-1:] + 1
+        logits = self.model(tokens, past_key_values=cache, logits_to_keep=1).logits
+        token = logits[:, -1].argmax(-1, keepdim=True)
 
         def steps(count):
-            nonlocal token, position
+            nonlocal token
             for _ in range(count):
-                logits = self.step(token, past_key_values=cache, cache_position=position).logits
-                token, position = logits[:, -1].argmax(-1, keepdim=True), position + 1
+                token = self.step(token, past_key_values=cache).logits[:, -1].argmax(-1, keepdim=True)
                 token.item()  # as a program does that shows its text
 
         steps(3)  # compiles and records
