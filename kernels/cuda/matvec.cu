@@ -38,20 +38,37 @@ struct SharedVector {
   }
 };
 
-// One lane's part of the dot products of kRows rows with the vector. Each element of the vector is read once for all
-// rows, and together with the weights if it is in global memory.
-template <int kRows, typename T, typename Vector>
-SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector, int cols, float (&sums)[kRows]) {
-  constexpr int kStep = 8 * kWarpSize, kUnroll = kBytesUnderWay / (kRows * 8 * static_cast<int>(sizeof(T)));
-  for (int r = 0; r < kRows; ++r) sums[r] = 0;
-  for (int first = 0; first < cols; first += kUnroll * kStep) {
+// A lane's weights of a piece of kRows rows, which it loads together: eight columns of every kStep.
+template <typename T, int kRows>
+struct Piece {
+  static constexpr int kStep = 8 * kWarpSize, kUnroll = kBytesUnderWay / (kRows * 8 * static_cast<int>(sizeof(T)));
+  static constexpr int kColumns = kUnroll * kStep;
+  Raw8<T> raw[kUnroll][kRows];
+  bool loaded = false;
+
+  // The piece that begins at column `first`.
+  SHIFTRT_DEVICE void Load(const T* const (&rows)[kRows], int first, int cols) {
     const int at = first + 8 * Lane();
-    Raw8<T> raw[kUnroll][kRows];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
         if (at + u * kStep < cols) raw[u][r] = LoadOnce8(rows[r] + at + u * kStep);
+    loaded = true;
+  }
+};
+
+// One lane's part of the dot products of kRows rows with the vector. Each element of the vector is read once for all
+// rows, and together with the weights if it is in global memory. The first piece may be loaded already.
+template <int kRows, typename T, typename Vector>
+SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector, int cols, Piece<T, kRows>& weights,
+                             float (&sums)[kRows]) {
+  constexpr int kStep = Piece<T, kRows>::kStep, kUnroll = Piece<T, kRows>::kUnroll;
+  for (int r = 0; r < kRows; ++r) sums[r] = 0;
+  for (int first = 0; first < cols; first += Piece<T, kRows>::kColumns) {
+    const int at = first + 8 * Lane();
+    if (!weights.loaded) weights.Load(rows, first, cols);
+    weights.loaded = false;
     float x[Vector::kFar ? kUnroll : 1][8];
 #pragma unroll
     for (int u = 0; Vector::kFar && u < kUnroll; ++u)
@@ -65,7 +82,7 @@ SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector
       float w[8];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        Widen8(raw[u][r], w);
+        Widen8(weights.raw[u][r], w);
         for (int j = 0; j < 8; ++j) sums[r] += w[j] * piece[j];
       }
     }
@@ -83,11 +100,26 @@ struct MatVecWeights {
 
   // Without a number, the compiler would delay loads of float32.
   static constexpr int LeastBlocks(bool norm) { return norm || sizeof(T) == 4 ? BlocksPerMultiprocessor(norm) : 0; }
+  template <int kRows>
+  using Ahead = Piece<T, kRows>;
+  template <int kRows>
+  SHIFTRT_DEVICE void LoadAhead(const int (&rows)[kRows], int cols, Piece<T, kRows>& ahead) const {
+    const T* starts[kRows];
+    Starts(rows, cols, starts);
+    ahead.Load(starts, 0, cols);
+  }
   template <int kRows, typename Vector>
-  SHIFTRT_DEVICE void Dots(const int (&rows)[kRows], const Vector& vector, int cols, float (&sums)[kRows]) const {
-    const T* weights[kRows];
-    for (int r = 0; r < kRows; ++r) weights[r] = data + static_cast<int64_t>(rows[r]) * cols;
-    LaneDots<kRows>(weights, vector, cols, sums);
+  SHIFTRT_DEVICE void Dots(const int (&rows)[kRows], const Vector& vector, int cols, Piece<T, kRows>& ahead,
+                           float (&sums)[kRows]) const {
+    const T* starts[kRows];
+    Starts(rows, cols, starts);
+    LaneDots<kRows>(starts, vector, cols, ahead, sums);
+  }
+
+ private:
+  template <int kRows>
+  SHIFTRT_DEVICE void Starts(const int (&rows)[kRows], int cols, const T* (&starts)[kRows]) const {
+    for (int r = 0; r < kRows; ++r) starts[r] = data + static_cast<int64_t>(rows[r]) * cols;
   }
 };
 

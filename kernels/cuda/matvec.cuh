@@ -21,11 +21,12 @@ struct PlainVector {
   SHIFTRT_DEVICE void Get(int at, float (&out)[8]) const { Load8(x + at, out); }
 };
 
-// The weights (rows, cols) as a kernel takes them. Dots(rows, vector, cols, sums) computes a lane's part of the dot
-// products of some rows with the vector. Cache is the type of cached keys and values. LeastBlocks(norm) is the kernel's
-// kLeastBlocks. SharedVector is the vector in shared memory: Take() finds its Bytes(cols), and a thread writes kRun
-// elements with Set(at, x). Threads do so for whole spans of kSpan columns, with zeros after the last. Vectors without
-// a norm are there, too, if kAlwaysShared.
+// The weights (rows, cols) as a kernel takes them. Dots(rows, vector, cols, ahead, sums) computes a lane's part of the
+// dot products of some rows with the vector. LoadAhead(rows, cols, ahead) may load the first of these rows' weights
+// before the vector is there: no launch writes weights, so a block does so while the launch in front still runs. Cache
+// is the type of cached keys and values. LeastBlocks(norm) is the kernel's kLeastBlocks. SharedVector is the vector in
+// shared memory: Take() finds its Bytes(cols), and a thread writes kRun elements with Set(at, x). Threads do so for
+// whole spans of kSpan columns, with zeros after the last. Vectors without a norm are there, too, if kAlwaysShared.
 template <typename T>
 struct MatVecWeights;
 
@@ -61,8 +62,9 @@ struct MatVecKernel {
   using W = MatVecWeights<T>;
   using SharedVector = typename W::SharedVector;
   using Cache = typename W::Cache;
+  using Ahead = typename W::template Ahead<kRows>;
   static constexpr int kThreads = kMatVecThreads;
-  static constexpr bool kAllowsNext = true;
+  static constexpr bool kWaits = true, kAllowsNext = true;
   static constexpr bool kGlu = IsGlu(kFinish), kRotated = kFinish == Finish::kRotate;
   static_assert(!IsPaired(kFinish) || kRows == 2);
   static constexpr bool kShared = kNorm || W::kAlwaysShared;
@@ -88,19 +90,42 @@ struct MatVecKernel {
     }
     return kGlu ? item + r * (args.rows / 2) : item * kRows + r;
   }
+  // All of them, with the last row in the place of one that does not exist.
+  static SHIFTRT_DEVICE void RowsOf(const Args& args, int item, int (&rows)[kRows]) {
+    for (int r = 0; r < kRows; ++r) {
+      const int row = RowOf(args, item, r);
+      rows[r] = row < args.rows ? row : args.rows - 1;
+    }
+  }
+  static SHIFTRT_DEVICE int FirstItem() { return Block().x * kMatVecWarps + Warp(); }
 
   // Writes x, times the weight of the norm if there is one, to shared memory. Returns the scale of the norm, or 1.
   static SHIFTRT_DEVICE float Prepare(const Args& args, const SharedVector& vector, SharedArena& arena) {
-    constexpr int kRun = SharedVector::kRun;
+    // Runs that a thread loads together: 16 elements, or one run that is longer.
+    constexpr int kRun = SharedVector::kRun, kRuns = kRun < 16 ? 16 / kRun : 1;
     float squares = 0;
-    // Two passes load together what they read.
-#pragma unroll 2
-    for (int i = kRun * Thread(); i - i % SharedVector::kSpan < args.cols; i += kRun * kThreads) {
-      float x[kRun] = {};
+    for (int begin = 0; begin < args.cols; begin += kRuns * kRun * kThreads) {
+      const int first = begin + kRun * Thread();
+      float x[kRuns][kRun] = {}, weight[kNorm ? kRuns : 1][kRun] = {};
 #pragma unroll
-      for (int eight = 0; eight < kRun; eight += 8)
-        if (i + eight < args.cols) LoadEight(args, i + eight, x + eight, squares);
-      vector.Set(i, x);
+      for (int run = 0; run < kRuns; ++run)
+#pragma unroll
+        for (int eight = 0; eight < kRun; eight += 8) {
+          const int at = first + run * kRun * kThreads + eight;
+          if (at >= args.cols) continue;
+          LoadEight(args.x + at, x[run] + eight);
+          if constexpr (kNorm) LoadEight(args.norm_weight + at, weight[run] + eight);
+        }
+      SyncWarp();  // otherwise the compiler delays loads to save registers
+#pragma unroll
+      for (int run = 0; run < kRuns; ++run) {
+        const int at = first + run * kRun * kThreads;
+        for (int j = 0; kNorm && j < kRun; ++j) {
+          squares += x[run][j] * x[run][j];
+          x[run][j] *= weight[run][j];
+        }
+        if (at - at % SharedVector::kSpan < args.cols) vector.Set(at, x[run]);
+      }
     }
     if constexpr (kNorm) {
       const Shared<float> scratch = arena.Take<float>(kMatVecWarps);
@@ -110,37 +135,26 @@ struct MatVecKernel {
     return 1;
   }
 
-  // Eight elements of x, times the weight of the norm. Their squares are added to `squares`.
-  static SHIFTRT_DEVICE void LoadEight(const Args& args, int at, float* to, float& squares) {
-    float x[8];
-    Load8(args.x + at, x);
-    if constexpr (kNorm) {
-      float weight[8];
-      Load8(args.norm_weight + at, weight);
-      for (int j = 0; j < 8; ++j) {
-        squares += x[j] * x[j];
-        x[j] *= weight[j];
-      }
-    }
-    for (int j = 0; j < 8; ++j) to[j] = x[j];
+  static SHIFTRT_DEVICE void LoadEight(const float* from, float* to) {
+    float eight[8];
+    Load8(from, eight);
+    for (int j = 0; j < 8; ++j) to[j] = eight[j];
   }
 
+  // `ahead`: of the first item of the warp.
   template <typename Vector>
-  static SHIFTRT_DEVICE void Rows(const Args& args, const Vector& vector, float scale) {
+  static SHIFTRT_DEVICE void Rows(const Args& args, const Vector& vector, float scale, Ahead& ahead) {
     const int items = Items(args), step = GridBlocks().x * kMatVecWarps;
     int64_t position = 0, cache_row = 0;
     if constexpr (kRotated) position = *args.heads.position, cache_row = *args.heads.cache_row;
-    for (int item = Block().x * kMatVecWarps + Warp(); item < items; item += step) {
+    for (int item = FirstItem(); item < items; item += step) {
       // The block begins its last rows: warp 0, which has the most of them, has no more.
       if (item - Warp() + step >= items) AllowNext();
-      int rows[kRows];  // the last row in the place of a row that does not exist
+      int rows[kRows];
       float sums[kRows];
-      for (int r = 0; r < kRows; ++r) {
-        const int row = RowOf(args, item, r);
-        rows[r] = row < args.rows ? row : args.rows - 1;
-      }
+      RowsOf(args, item, rows);
       const RowOperands<kRows> operands = LoadRowOperands(args, item, position);
-      args.w.Dots(rows, vector, args.cols, sums);
+      args.w.Dots(rows, vector, args.cols, ahead, sums);
       for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]) * scale;
       if (Lane() != 0) continue;
       if (args.bias != nullptr)
@@ -214,12 +228,19 @@ struct MatVecKernel {
   }
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
+    Ahead ahead;
+    if (FirstItem() < Items(args)) {
+      int rows[kRows];
+      RowsOf(args, FirstItem(), rows);
+      args.w.LoadAhead(rows, args.cols, ahead);
+    }
+    WaitForEarlier();
     if constexpr (kShared) {
       SharedArena arena;
       const SharedVector vector = SharedVector::Take(arena, args.cols);
-      Rows(args, vector, Prepare(args, vector, arena));
+      Rows(args, vector, Prepare(args, vector, arena), ahead);
     } else {
-      Rows(args, PlainVector{args.x}, 1.0f);
+      Rows(args, PlainVector{args.x}, 1.0f, ahead);
     }
   }
 };

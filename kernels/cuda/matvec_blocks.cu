@@ -349,9 +349,15 @@ struct MatVecWeights<Quantised> {
   int cols;  // the columns of the parts, of which a product may take fewer
 
   static constexpr int LeastBlocks(bool) { return kBlockMatVecBlocks; }
+  // Nothing is loaded ahead: a row's format decides how many registers its first weights take.
+  template <int kRows>
+  struct Ahead {};
+  template <int kRows>
+  SHIFTRT_DEVICE void LoadAhead(const int (&)[kRows], int, Ahead<kRows>&) const {}
   // Rows of different formats, a gate and an up projection or neighbours, are each taken kRows times.
   template <int kRows>
-  SHIFTRT_DEVICE void Dots(const int (&rows)[kRows], const RoundedVector& x, int used, float (&sums)[kRows]) const {
+  SHIFTRT_DEVICE void Dots(const int (&rows)[kRows], const RoundedVector& x, int used, Ahead<kRows>&,
+                           float (&sums)[kRows]) const {
     int part[kRows], within[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {

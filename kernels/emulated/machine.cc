@@ -451,6 +451,7 @@ void CountStreamed(int64_t bytes) {
   if (machine->descending) return;  // each launch runs twice
   streamed.all += bytes;
   if (machine->allows_next && !machine->current->allowed) streamed.before_next += bytes;
+  if (machine->waits && !machine->current->waited) streamed.before_wait += bytes;
 }
 
 int CurrentRank(const Where& where) {

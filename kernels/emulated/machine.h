@@ -78,9 +78,9 @@ int64_t Launches();
 // Barriers of whole grids that they passed.
 int64_t GridBarriers();
 // Bytes that kernels read by LoadOnce8() since the start of the program: all of them, and those that a thread read
-// before it called AllowNext().
+// before it called AllowNext(), and before WaitForEarlier().
 struct StreamedBytes {
-  int64_t all = 0, before_next = 0;
+  int64_t all = 0, before_next = 0, before_wait = 0;
 };
 StreamedBytes Streamed();
 

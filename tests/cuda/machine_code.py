@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the machine code of the kernels that decode a token: a loop of multiply-adds must load everything that it needs
 from global memory before the first of them, and nothing may be loaded after the last. Otherwise each such load is a
-latency that nothing hides.
+latency that nothing hides. A matrix-vector product loads 128 bytes of weights per lane before it waits for earlier launches.
 
     machine_code.py NVCC SOURCE...
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+EARLY_LOADS = 8  # of 16 bytes
 LOAD = re.compile(r"\bLDG?\.E")  # not LDGSTS, which is asynchronous
 
 
@@ -54,6 +55,11 @@ def check(name, lines):
         found += [f"between multiply-adds: {line}" for line in body[first:] if LOAD.search(line)]
     last = max((i for i, line in enumerate(lines) if re.search(r"\bFFMA2?\b", line)), default=len(lines))
     found += [f"after the last multiply-add: {line}" for line in lines[last:] if LOAD.search(line)]
+    if "MatVecKernel" in name:
+        wait = next((i for i, line in enumerate(lines) if "ACQBULK" in line), 0)
+        early = sum("LDG.E.EF.128" in line for line in lines[:wait])
+        if early != EARLY_LOADS:
+            found.append(f"{early} loads of weights before the wait, expected {EARLY_LOADS}")
     return found, counted
 
 
