@@ -10,13 +10,13 @@
 
 #include "api/repair.h"
 #include "models/adapted.h"
-#include "models/provenance.h"
 #include "models/result_key.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "runtime/processes.h"
 #include "shift/recipe_fields.h"
+#include "types/provenance.h"
 
 namespace shiftrt {
 

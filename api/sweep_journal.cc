@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "models/part_json.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "types/part_json.h"
 
 namespace shiftrt {
 

@@ -33,7 +33,7 @@ using gpu::Stream;
 constexpr const char* kBench = "the bench";
 constexpr int kWarmups = 3, kRuns = 15;
 constexpr int kLaunchesPerReplay = 32;
-constexpr int64_t kTokens = 4096;  // of a prompt
+constexpr int64_t kTokens = 4096;  // the length of a prompt
 
 double AsDouble(int64_t count) { return static_cast<double>(count); }
 

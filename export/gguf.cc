@@ -13,11 +13,11 @@
 #include "export/read_back.h"
 #include "models/block_tensors.h"
 #include "models/plan_checkpoint.h"
-#include "models/provenance.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/gguf_writer.h"
 #include "runtime/parallel.h"
+#include "types/provenance.h"
 
 namespace shiftrt {
 

@@ -9,10 +9,10 @@
 #include "models/adapted_plan.h"
 #include "models/hf_lra.h"
 #include "models/plan_checkpoint.h"
-#include "models/provenance.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/gguf.h"
+#include "types/provenance.h"
 
 namespace shiftrt {
 

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "models/part_json.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "types/part_json.h"
 
 namespace shiftrt {
 

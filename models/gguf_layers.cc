@@ -8,10 +8,10 @@
 
 #include "models/gguf.h"
 #include "models/model.h"
-#include "models/provenance.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
 #include "runtime/printable.h"
+#include "types/provenance.h"
 
 namespace shiftrt {
 

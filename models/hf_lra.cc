@@ -9,14 +9,14 @@
 
 #include "models/hf_tensors.h"
 #include "models/llama_layers_reader.h"
-#include "models/part_json.h"
-#include "models/provenance.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "runtime/safetensors.h"
+#include "types/part_json.h"
+#include "types/provenance.h"
 
 namespace shiftrt {
 

@@ -57,7 +57,7 @@ std::filesystem::path TokenizerDirectory(const std::string& name);
 std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name);
 
 // Writes DIR/shiftrt.json and DIR/adapters.safetensors (docs/dev/formats.md lists the tensors). All files are written
-// and flushed under temporary names, then renamed. `provenance` is stored under "provenance" (models/provenance.h), and
+// and flushed under temporary names, then renamed. `provenance` is stored under "provenance" (types/provenance.h), and
 // OpenModel reads it back. With `with_weights` the kept blocks, config.json and the tokenizer are written too, so that
 // the directory needs no base model. Tensors that blocks or the output have of their own are written to the checkpoint
 // if there is one, otherwise to DIR/own.safetensors. `lora`: factors that are not merged into the plan yet. They are

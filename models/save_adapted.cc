@@ -6,14 +6,14 @@
 #include "models/adapted.h"
 #include "models/adapted_header.h"
 #include "models/lora.h"
-#include "models/part_json.h"
 #include "models/plan_checkpoint.h"
-#include "models/provenance.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/gguf_writer.h"
 #include "runtime/safetensors.h"
+#include "types/part_json.h"
+#include "types/provenance.h"
 
 namespace shiftrt {
 

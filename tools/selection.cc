@@ -14,10 +14,10 @@
 #include "api/impl.h"
 #include "export/formats.h"
 #include "models/as_original.h"
-#include "models/part_json.h"
 #include "runtime/check.h"
 #include "shift/criteria/prune_spec.h"
 #include "shift/options.h"
+#include "types/part_json.h"
 
 namespace shiftrt {
 

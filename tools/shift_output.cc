@@ -5,11 +5,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/provenance.h"
 #include "shift/criteria/prune_spec.h"
 #include "shiftrt/export.h"
 #include "tools/selection.h"
 #include "tools/table.h"
+#include "types/provenance.h"
 
 namespace shiftrt {
 

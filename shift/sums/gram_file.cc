@@ -9,7 +9,6 @@
 #include <optional>
 #include <set>
 
-#include "models/part_json.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/interrupts_held.h"
@@ -18,6 +17,7 @@
 #include "runtime/safetensors.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
+#include "types/part_json.h"
 
 namespace shiftrt {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved models: what comes back is what went in, bit for bit; and what nobody saved is refused.
-#include "models/provenance.h"
 #include "tests/models/adapted_fixture.h"
+#include "types/provenance.h"
 
 namespace shiftrt {
 namespace {

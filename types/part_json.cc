@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/part_json.h"
+#include "types/part_json.h"
 
 #include "runtime/check.h"
 #include "runtime/json.h"

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/plan.h"
+#include "include/shiftrt/blocks.h"
 
 namespace shiftrt {
 

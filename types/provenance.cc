@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/provenance.h"
+#include "types/provenance.h"
 
 #include <cmath>
 #include <type_traits>
 
-#include "models/part_json.h"
 #include "runtime/check.h"
+#include "types/part_json.h"
 
 namespace shiftrt {
 
