@@ -235,6 +235,9 @@ struct MatVecKernel {
       args.w.LoadAhead(rows, args.cols, ahead);
     }
     WaitForEarlier();
+    Multiply(args, ahead);
+  }
+  static SHIFTRT_DEVICE void Multiply(const Args& args, Ahead& ahead) {
     if constexpr (kShared) {
       SharedArena arena;
       const SharedVector vector = SharedVector::Take(arena, args.cols);
