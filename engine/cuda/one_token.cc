@@ -40,13 +40,15 @@ void OneToken::NormInput(const BlockStage& block, Halves half) {
 
 void OneToken::Attend(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
+  if (w.delta) return GatedDelta(*w.delta, slot);
   const KeysValues kv = s_.Place(slot);
-  const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
+  const int64_t q_dim = s_.config().query_dim(), qkv_dim = s_.qkv_dim();
   const DeviceArray q = s_.Get(CudaArray::kQueries, q_dim, DType::kFloat32);
+  DeviceArray qkv;
   gpu::MatVecProblem product = of_attention_;
   product.w = w.qkv.rows;
   product.rows = qkv_dim;
-  if (w.q_norm.size() == 0) {
+  if (w.q_norm.size() == 0 && !s_.spec().attention_gate) {
     const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
     product.bias = w.qkv_bias.data();
     gpu::MatVecRotate(s_.stream(), product,
@@ -60,18 +62,35 @@ void OneToken::Attend(const BlockStage& block, int64_t slot) {
                        .keys = kv.keys,
                        .values = kv.values},
                       s_.cores());
-  } else {  // the norm of a head needs all of its rows before RoPE
-    const DeviceArray qkv = s_.Get(CudaArray::kQkv, qkv_dim, DType::kFloat32);
+  } else {  // the norm of a head needs all of its rows before RoPE, and its gate is used later
+    qkv = s_.Get(CudaArray::kQkv, qkv_dim, DType::kFloat32);
     product.y = static_cast<float*>(qkv.data);
     gpu::MatVec(s_.stream(), product, s_.cores());
     s_.Rotate(block.layer, w, qkv, q, kv);
   }
-  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, s_.Get(CudaArray::kAttended, q_dim, DType::kFloat32)});
+  const DeviceArray attended = s_.Get(CudaArray::kAttended, q_dim, DType::kFloat32);
+  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, attended});
+  s_.GateHeads(qkv, attended);
+}
+
+void OneToken::GatedDelta(const DeviceDelta& w, int64_t slot) {
+  const GatedDeltaShape& shape = s_.spec().delta;
+  const auto multiply = [&](const DeviceWeight& weight, int64_t rows, CudaArray into) {
+    gpu::MatVecProblem product = of_attention_;
+    product.w = weight.rows;
+    product.rows = rows;
+    product.y = s_.Floats(into, rows);
+    gpu::MatVec(s_.stream(), product, s_.cores());
+    return product.y;
+  };
+  const DeviceArray qkvz{multiply(w.qkvz, shape.channels() + shape.values(), CudaArray::kQkv), DType::kFloat32};
+  const float* const gates = multiply(w.gates, 2 * shape.value_heads, CudaArray::kDeltaGates);
+  s_.GatedDelta(w, slot, qkvz, gates, s_.Get(CudaArray::kAttended, shape.values(), DType::kFloat32));
 }
 
 void OneToken::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
-  const int64_t inter = w.units;
+  const int64_t inter = w.inputs;
   gpu::MatVecProblem product = of_mlp_;
   product.w = w.gate_up.rows;
   product.rows = s_.spec().gated ? 2 * inter : inter;
@@ -86,11 +105,10 @@ void OneToken::Gate(const BlockStage& block) {
 void OneToken::Finish(const BlockStage& block, Halves half) {
   const DeviceHalf& w = s_.HalfOf(block, half);
   const bool mlp = half == Halves::kMlp;
-  const int64_t inputs = mlp ? s_.MlpOf(block).units : s_.config().query_dim();
   gpu::MatVecProblem product{.w = w.last.rows,
                              .rows = s_.hidden(),
-                             .cols = inputs,
-                             .x = s_.Floats(mlp ? CudaArray::kActivation : CudaArray::kAttended, inputs)};
+                             .cols = w.inputs,
+                             .x = s_.Floats(mlp ? CudaArray::kActivation : CudaArray::kAttended, w.inputs)};
   if (!s_.spec().PlainUpdates()) {
     product.y = s_.Floats(CudaArray::kMlpUpdate, s_.hidden());
     gpu::MatVec(s_.stream(), product, s_.cores());

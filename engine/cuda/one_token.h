@@ -35,6 +35,7 @@ class OneToken : public Layers, private Block {
   void Attend(const BlockStage& block, int64_t slot) override;
   void Gate(const BlockStage& block) override;
   void Finish(const BlockStage& block, Halves half) override;
+  void GatedDelta(const DeviceDelta& w, int64_t slot);
 
   CudaState& s_;
   const float* from_ = nullptr;

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/cuda/gated_delta.h"
 #include "kernels/widen.h"
 #include "models/block_tensors.h"
 #include "models/split.h"
@@ -25,12 +27,19 @@ constexpr int64_t kHeadDims[] = {64, 80, 96, 128, 256};
 // later.
 DType CheckSupported(const Weights& weights) {
   const ModelConfig& config = weights.config;
-  Check(std::find(std::begin(kHeadDims), std::end(kHeadDims), config.head_dim) != std::end(kHeadDims),
+  const GatedDeltaShape& delta = config.block.delta;
+  Check(!config.block.attention ||
+            std::find(std::begin(kHeadDims), std::end(kHeadDims), config.head_dim) != std::end(kHeadDims),
         "the GPU kernels take heads of 64, 80, 96, 128 or 256; this model's have {}: use --device cpu",
         config.head_dim);
   Check(config.hidden % 8 == 0 && config.intermediate % 8 == 0,
         "the GPU kernels take hidden and intermediate sizes that are multiples of 8, not {} and {}: use --device cpu",
         config.hidden, config.intermediate);
+  Check(!config.block.gated_delta ||
+            (std::max(delta.key_dim, delta.value_dim) <= gpu::kMostDeltaDim && delta.values() % 8 == 0),
+        "the GPU kernels take gated delta networks with heads of at most {}, and with values that are a multiple of 8; "
+        "this model's have {} and {}, and {} values: use --device cpu",
+        gpu::kMostDeltaDim, delta.key_dim, delta.value_dim, delta.values());
   Check(!config.block.layer_norm || !config.block.update_norms,
         "the GPU kernels have no LayerNorm of updates: use --device cpu");
   DType dtype = weights.embedding.dtype;
@@ -40,7 +49,7 @@ DType CheckSupported(const Weights& weights) {
   });
   if (quantised) dtype = DType::kBFloat16;
   weights.ForEach([&](const std::string& name, const TensorView& tensor) {
-    if (tensor.shape.size() < 2 || tensor.dtype == dtype) return;
+    if (tensor.shape.size() != 2 || tensor.dtype == dtype) return;  // others are widened
     Check(quantised, "{} is {}, the embedding {}: on the GPU all matrices have one type; choose it with --dtype", name,
           Name(tensor.dtype), Name(dtype));
     Check(IsQuantised(tensor.dtype),
@@ -150,34 +159,57 @@ DeviceNorm InputNorm(gpu::Stream stream, const ModelConfig& config, const BlockW
                                   : NormWithBias(stream, config, weight, bias);
 }
 
+DeviceBuffer<float> Upload(gpu::Stream stream, const std::vector<float>& values) {
+  return {stream, std::span<const float>(values), "the weights"};
+}
+
+DeviceDelta MakeDelta(gpu::Stream stream, gpu::Uploader& uploader, const GatedDeltaShape& shape,
+                      const BlockWeights& from) {
+  const std::vector<float> wide = Widened(from.delta_conv);
+  std::vector<float> conv(wide.size()), rates = Widened(from.delta_a_log);
+  for (int64_t i = 0; i < std::ssize(wide); ++i)
+    conv[i % shape.conv_width * shape.channels() + i / shape.conv_width] = wide[i];
+  for (float& rate : rates) rate = static_cast<float>(std::exp(static_cast<double>(rate)));
+  return {Join(stream, uploader, {&from.delta_qkv, &from.delta_z}),
+          Join(stream, uploader, {&from.delta_b, &from.delta_a}),
+          Upload(stream, conv),
+          Upload(stream, rates),
+          Upload(stream, Widened(from.delta_dt_bias)),
+          Upload(stream, Widened(from.delta_norm))};
+}
+
 DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config,
                               const BlockWeights& from) {
-  const int64_t q_dim = config.query_dim(), kv_dim = config.kv_dim();
+  const int64_t q_dim = Size(config, Axis::kQueries), kv_dim = config.kv_dim();
   DeviceAttention half;
-  half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
   half.last = Join(stream, uploader, {&from.o});
+  half.inputs = from.o.cols();
   half.norm = InputNorm(stream, config, from, from.input_norm, from.input_norm_bias);
   half.update_norm = Norm(stream, config, from.attention_update_norm);
+  half.last_bias = JoinWide(stream, {{&from.o_bias, 0}});
+  if (!from.delta_qkv.empty()) {
+    half.delta = MakeDelta(stream, uploader, config.block.delta, from);
+    return half;
+  }
+  half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
   half.q_norm = Norm(stream, config, from.q_norm);
   half.k_norm = Norm(stream, config, from.k_norm);
   half.qkv_bias = JoinWide(stream, {{&from.q_bias, q_dim}, {&from.k_bias, kv_dim}, {&from.v_bias, kv_dim}});
-  half.last_bias = JoinWide(stream, {{&from.o_bias, 0}});
   return half;
 }
 
 DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config, int64_t layer,
                   const BlockWeights& from) {
   DeviceMlp half;
-  half.units = MlpUnits(from);
-  Check(half.units % 8 == 0,
-        "layer {}: the GPU kernels take MLPs whose units are a multiple of 8, not {}: use --device cpu", layer,
-        half.units);
+  const int64_t units = half.inputs = MlpUnits(from);
+  Check(units % 8 == 0, "layer {}: the GPU kernels take MLPs whose units are a multiple of 8, not {}: use --device cpu",
+        layer, units);
   const bool gated = config.block.gated;
   half.gate_up = gated ? Join(stream, uploader, {&from.gate, &from.up}) : Join(stream, uploader, {&from.up});
   half.last = Join(stream, uploader, {&from.down});
   half.norm = InputNorm(stream, config, from, from.post_norm, from.post_norm_bias);
   half.update_norm = Norm(stream, config, from.mlp_update_norm);
-  half.gate_up_bias = gated ? JoinWide(stream, {{&from.gate_bias, half.units}, {&from.up_bias, half.units}})
+  half.gate_up_bias = gated ? JoinWide(stream, {{&from.gate_bias, units}, {&from.up_bias, units}})
                             : JoinWide(stream, {{&from.up_bias, 0}});
   half.last_bias = JoinWide(stream, {{&from.down_bias, 0}});
   return half;

@@ -36,17 +36,23 @@ struct DeviceNorm {
 // family's offset added to the norms; an absent one is null.
 struct DeviceHalf {
   DeviceNorm norm;
-  DeviceWeight last;  // the projection that ends the half: o or down
+  DeviceWeight last;   // the projection that ends the half: o or down
+  int64_t inputs = 0;  // what it reads per token: heads, or units
   gpu::DeviceBuffer<float> last_bias, update_norm;
 };
+// A gated delta network as kernels/cuda/gated_delta.h takes it.
+struct DeviceDelta {
+  DeviceWeight qkvz, gates;  // queries, keys, values and z; b and a
+  gpu::DeviceBuffer<float> conv, rates, dt_bias, norm;
+};
 struct DeviceAttention : DeviceHalf {
-  DeviceWeight qkv;
+  DeviceWeight qkv;  // with gates (BlockSpec::attention_gate) among the rows of q
   gpu::DeviceBuffer<float> q_norm, k_norm, qkv_bias;
+  std::optional<DeviceDelta> delta;  // in the place of these
 };
 struct DeviceMlp : DeviceHalf {
   DeviceWeight gate_up;  // without gate, the up projection alone
   gpu::DeviceBuffer<float> gate_up_bias;
-  int64_t units = 0;  // a multiple of 8
 };
 // A final norm and a head of a plan's own; nothing where it has the model's. The final norm is multiplied by the scale
 // of the logits, and is there if that is not 1.
@@ -65,7 +71,7 @@ class DeviceWeights {
  public:
   // Throws Error for a model the kernels do not take: matrices of several types that are not quantised, or of another
   // than bfloat16 beside quantised ones; sizes that are no multiples of 8; a head dimension other than 64, 80, 96, 128
-  // or 256.
+  // or 256; gated delta networks with heads of more than 256.
   DeviceWeights(const Weights& weights, int gpu);
 
   // A half of a block of `weights`, which are those this was made of.

@@ -77,7 +77,7 @@ class ModelOnGpu : public testing::Test {
 
 TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {kQwen2, kQwen3, kLlama, kPhi3, kGemma2, kStarcoder2, kNemotron, kCohere2}) {
+    for (const Shape& shape : {kQwen2, kQwen3, kLlama, kPhi3, kGemma2, kStarcoder2, kNemotron, kCohere2, kQwen35}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       const auto weights = MakeWeights(shape, dtype);
       ExpectParity(weights, DepthPlan::Original(2));
@@ -128,7 +128,8 @@ TEST_F(ModelOnGpu, RefusesQuantisedWeightsBesideFloat16) {
 
 // Each has a property of blocks that the shapes above lack.
 TEST_F(ModelOnGpu, PropertiesOfBlocksAgreeWithTheCpu) {
-  for (const auto& [shape, dtype] : InBothTypes({kGemma3, kMinistral3, kOlmo2, kSmolLm3, kGranite, kGlm4, kPhi3Long})) {
+  for (const auto& [shape, dtype] :
+       InBothTypes({kGemma3, kMinistral3, kOlmo2, kSmolLm3, kGranite, kGlm4, kPhi3Long, kQwen35})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     ExpectParity(weights, DepthPlan::Original(2));
@@ -195,6 +196,8 @@ TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   const auto weights = MakeWeights(kLlama, DType::kBFloat16);
   for (const int64_t rank : {0, 1, 64})
     for (const bool normed : {false, true}) ExpectParity(weights, Corrected(*weights, rank, normed));
+  const auto recurrent = MakeWeights(kQwen35, DType::kBFloat16);
+  ExpectParity(recurrent, Corrected(*recurrent, 8));
   const auto full = Corrected(*weights, 0).stages[0].adapter();
   for (const int count : {2, 3}) {  // full-rank adapters, one after the other
     DepthPlan plan = Corrected(*weights, 0);
@@ -220,7 +223,7 @@ TEST_F(ModelOnGpu, HalvesOfBlocksAgreeWithTheCpu) {
     block->o_bias = block->down_bias = {bias.data(), DType::kFloat32, {weights->config.hidden}};
     return block;
   };
-  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kStarcoder2, kNemotron, kCohere2})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kStarcoder2, kNemotron, kCohere2, kQwen35})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const auto own = biased(weights);
@@ -294,7 +297,8 @@ TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
 }
 
 TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2})) {
+  for (const auto& [shape, dtype] :
+       InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2, kQwen35})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 90);
@@ -348,7 +352,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
 
 // A tree of sequences: a trunk, two branches of it and a branch of a branch; and one separate sequence.
 TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2, kLlama, kStarcoder2, kNemotron, kCohere2})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2, kLlama, kStarcoder2, kNemotron, kCohere2, kQwen35})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 70);
@@ -399,7 +403,7 @@ TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
 }
 
 TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
-  for (const Shape& shape : {kLlama, kGemma2, kStarcoder2, kNemotron, kCohere2}) {
+  for (const Shape& shape : {kLlama, kGemma2, kStarcoder2, kNemotron, kCohere2, kQwen35}) {
     const auto weights = MakeWeights(shape, DType::kFloat32);
     for (const SamplingOptions& sampling : {SamplingOptions{}, {1, 1, 0}, {0.7, 0.9, 20}}) {
       std::vector<int32_t> text[2];

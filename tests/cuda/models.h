@@ -115,6 +115,21 @@ inline constexpr Shape kPhi3Long{
         "partial_rotary_factor": 0.25, "rope_scaling": {"type": "longrope",
         "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.1, 2.2, 2.3], "long_factor": [1, 1.5, 2, 4, 8, 12, 16, 20]},)"};
 
+// Attention with gates, norms of heads and a quarter of a head rotated, and then a gated delta network.
+inline constexpr Shape kQwen35{"qwen3_5_text",
+                               "Qwen3_5ForCausalLM",
+                               64,
+                               88,
+                               2,
+                               1,
+                               64,
+                               67,
+                               false,
+                               2,
+                               R"("layer_types": ["full_attention", "linear_attention"], "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 20, "linear_value_head_dim": 36, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "partial_rotary_factor": 0.25,)"};
+
 inline std::shared_ptr<const Weights> MakeWeights(const Shape& shape, DType dtype) {
   const TemporaryDirectory directory;
   const auto config = directory.path() / "wanted.json";

@@ -88,7 +88,7 @@ void ExpectStepsOfTheCpu(const std::shared_ptr<const Weights>& weights, const De
 
 TEST_F(TogetherOnGpu, StepsOfSequencesOfUnequalLengthsAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2}) {
+    for (const Shape& shape : {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2, kQwen35}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       ExpectStepsOfTheCpu(MakeWeights(shape, dtype), DepthPlan::Original(2));
       if (dtype == DType::kFloat16) break;
@@ -101,7 +101,11 @@ TEST_F(TogetherOnGpu, StepsOfRepairedModelsAgreeWithTheCpu) {
     const auto weights = MakeWeights(kLlama, dtype);
     for (const int64_t rank : {0, 8})
       for (const bool normed : {false, true}) ExpectStepsOfTheCpu(weights, Corrected(*weights, rank, normed));
-    ExpectStepsOfTheCpu(weights, {{BlockStage{0, Halves::kMlp}, BlockStage{1, Halves::kAttention}}});
+    const DepthPlan halves = {{BlockStage{0, Halves::kMlp}, BlockStage{1, Halves::kAttention}}};
+    ExpectStepsOfTheCpu(weights, halves);
+    const auto recurrent = MakeWeights(kQwen35, dtype);
+    ExpectStepsOfTheCpu(recurrent, Corrected(*recurrent, 8));
+    ExpectStepsOfTheCpu(recurrent, halves);
   }
 }
 
@@ -122,7 +126,7 @@ TEST_F(TogetherOnGpu, StepsOfManySequencesAgreeWithTheCpu) {
 
 // Replies end and others begin in the rows of the cache that they leave.
 TEST_F(TogetherOnGpu, RepliesAreTheCpus) {
-  for (const Shape& shape : {kLlama, kGemma2}) {
+  for (const Shape& shape : {kLlama, kGemma2, kQwen35}) {
     const auto weights = MakeWeights(shape, DType::kFloat32);
     std::vector<std::vector<int32_t>> prompts;
     for (const int64_t length : {5, 2, 30, 9, 1, 17, 3}) prompts.push_back(Tokens(*weights, length));
@@ -147,8 +151,8 @@ TEST_F(TogetherOnGpu, RepliesAreTheCpus) {
 // one has all of them. What a sequence leaves in its cache has the same bits.
 TEST_F(TogetherOnGpu, ASequenceDoesNotDependOnTheOthersOfItsClass) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const bool adapted : {false, true}) {
-      const auto weights = MakeWeights(kQwen2, dtype);
+    for (const auto& [shape, adapted] : {std::pair(kQwen2, false), {kQwen2, true}, {kQwen35, false}}) {
+      const auto weights = MakeWeights(shape, dtype);
       const DepthPlan plan = adapted ? Corrected(*weights, 8) : DepthPlan::Original(2);
       std::vector<std::vector<float>> found;
       for (const std::vector<int64_t>& lengths :
