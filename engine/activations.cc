@@ -22,7 +22,10 @@ int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
   const int64_t wide = 3 * config.hidden +  // stream and updates
                        delta.channels() + delta.values() + 4 * delta.value_heads + delta.chunk_floats();
   const int64_t of_delta = delta.channels() + 2 * delta.values();
-  return 4 * wide + (narrow + of_delta) * static_cast<int64_t>(SizeOf(dtype));
+  const MixtureSpec& mixture = config.block.mixture;
+  const int64_t of_experts = mixture.active * (config.hidden + 3 * mixture.units),
+                wide_of_experts = mixture.active * config.hidden + mixture.experts;
+  return 4 * (wide + wide_of_experts) + (narrow + of_delta + of_experts) * static_cast<int64_t>(SizeOf(dtype));
 }
 
 int64_t CpuActivationBytesPerToken(const ModelConfig& config) {

@@ -23,17 +23,11 @@ void CheckShapes(const Weights& weights, const BlockStage& block) {
 
 }  // namespace
 
-void CheckDeviceTakes(const Context& context, const Weights& weights) {
-  if (context.device != Device::kCuda || !weights.config.block.mixed) return;
-  Fail("{}: the family {} has mixtures of experts, which no kernel computes on a GPU; run it with --device cpu",
-       weights.directory.string(), weights.config.family);
-}
-
 void CheckDeviceTrains(const Context& context, const Weights& weights) {
-  CheckDeviceTakes(context, weights);
   const BlockSpec& block = weights.config.block;
   const char* const missing = block.gated_delta      ? "gated delta networks"
                               : block.attention_gate ? "gates of its attention"
+                              : block.mixed          ? "mixtures of experts"
                                                      : nullptr;
   if (context.device != Device::kCuda || missing == nullptr) return;
   Fail("{}: the family {} has {}, whose gradients no kernel computes on a GPU; run it with --device cpu",

@@ -112,12 +112,12 @@ class FullStep {
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(const BackendSetup& setup)
-      : s_(setup), caches_(MakeCaches(setup.plan)), recurrent_(RecurrentBlocks(s_.config(), setup.plan) > 0) {}
+      : s_(setup), caches_(MakeCaches(setup.plan)) {}
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override { return caches_->Make(capacity); }
   Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) override;
   int32_t Chosen() override;
   // A step in vain would leave a later state than the cache's.
-  bool RunsAhead() const override { return !s_.tapped() && !recurrent_; }
+  bool RunsAhead() const override { return !s_.tapped() && !caches_->recurrent(); }
   std::vector<int32_t> ChooseAfter(const Rows& stream, std::span<const ChoosingRow> rows) override;
   Matrix<float> Logits(const Rows& residual) override;
   std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
@@ -135,7 +135,6 @@ class CudaBackend : public Backend {
 
   CudaState s_;
   const std::shared_ptr<KvPool> caches_;
-  const bool recurrent_;
   ManyTokens many_{s_};
   OneToken one_{s_};
   // The properties, besides the plan and the number of tokens, for which recorded launches are valid.

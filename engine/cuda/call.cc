@@ -33,8 +33,9 @@ bool CudaCall::Begin(const LayerCall& call) {
                     kRangeWords = sizeof(gpu::DeltaRange) / sizeof(int32_t);
   const auto joined_count = std::ssize(layout.joined_rows), sequence_count = std::ssize(layout.sequences);
   const bool cached = caches_ != nullptr;
-  if (spec().gated_delta) delta_sequences_ = DeltaSequencesOf(call, layout);
-  const auto range_words = kRangeWords * std::ssize(delta_sequences_.ranges);
+  delta_ranges_ = {};
+  if (spec().gated_delta && (!cached || caches_->recurrent())) delta_ranges_ = DeltaRangesOf(call, layout);
+  const auto range_words = kRangeWords * std::ssize(delta_ranges_.ranges);
   const int64_t total = (cached ? 5 : 4) * count + joined_count + kSequenceWords * sequence_count + range_words;
   std::vector<int32_t> host(total);
   // In the order in which BeginOnChosen() has them: recorded launches read the numbers of either.
@@ -69,7 +70,8 @@ bool CudaCall::Begin(const LayerCall& call) {
     }
   }
   std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), joined);
-  std::memcpy(ranges, delta_sequences_.ranges.data(), static_cast<size_t>(range_words) * sizeof(int32_t));
+  if (range_words > 0)
+    std::memcpy(ranges, delta_ranges_.ranges.data(), static_cast<size_t>(range_words) * sizeof(int32_t));
   step_.one_each = cached && sequence_count > 1 && step_.longest == 1;
   // A power of two, so that recorded launches last while replies end. More idle blocks do not change attention's bits.
   if (step_.one_each)
@@ -87,7 +89,7 @@ bool CudaCall::Begin(const LayerCall& call) {
   step_.sequences = reinterpret_cast<const gpu::PackedSequence*>(at(sequence));
   step_.sequence_count = sequence_count;
   step_.cache_rows = cached ? at(cache_rows) : nullptr;
-  if (spec().gated_delta) step_.delta_ranges = reinterpret_cast<const gpu::DeltaRange*>(at(ranges));
+  step_.delta_ranges = reinterpret_cast<const gpu::DeltaRange*>(at(ranges));
   return moved;
 }
 

@@ -5,6 +5,7 @@
 // writes the other: a sequence that stands in a call twice leaves the same as one that does so once.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,9 @@ class KvPool : public std::enable_shared_from_this<KvPool> {
   };
   const Slot& slot(int64_t i) const { return slots_[i]; }
   int64_t rows() const { return rows_; }
+  bool recurrent() const {
+    return std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.mixer == Mixer::kGatedDelta; });
+  }
   // Another number whenever the arrays were allocated anew.
   int64_t version() const { return version_; }
 

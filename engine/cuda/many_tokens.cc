@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/gated_product.h"
 #include "kernels/cuda/rowwise.h"
+#include "runtime/check.h"
 
 namespace shiftrt {
 
@@ -77,6 +78,7 @@ void ManyTokens::JoinBranches(const KeysValues& kv) {
 void ManyTokens::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
   const ConstDeviceArray x = InputOf(block, Halves::kMlp);
+  if (w.mixture) return mixture_.Run(*w.mixture, x);
   const int64_t count = s_.step().count, inter = w.inputs;
   const DeviceArray activation = s_.Get(CudaArray::kActivation, count * inter, s_.dtype());
   if (s_.gates_at_once() && !w.gate_up.rows.quantised()) {
@@ -116,13 +118,17 @@ void ManyTokens::Finish(const BlockStage& block, Halves half) {
   inputs_ = w.inputs;
   const MatrixView<float> h = WithPending();  // in the MLP of a parallel block the attention's is still pending
   float* const to = at_once ? h.data : s_.Hidden(mlp ? CudaArray::kMlpUpdate : CudaArray::kAttentionUpdate).data;
-  s_.MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs_, s_.dtype()),
-             .y = {to, DType::kFloat32},
-             .m = h.rows,
-             .n = s_.hidden(),
-             .k = inputs_,
-             .accumulate = at_once},
-            w.last.rows);
+  if (mlp && s_.MlpOf(block).mixture) {
+    mixture_.Sum(at_once, {to, h.rows, h.cols});
+  } else {
+    s_.MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs_, s_.dtype()),
+               .y = {to, DType::kFloat32},
+               .m = h.rows,
+               .n = s_.hidden(),
+               .k = inputs_,
+               .accumulate = at_once},
+              w.last.rows);
+  }
   if (!plain) return s_.AddNormed(h, to, w);
   pending_ = {at_once ? nullptr : to, w.last_bias.data()};
 }
@@ -197,7 +203,10 @@ Rows ManyTokens::Widened(CudaArray rows) {
 
 Rows ManyTokens::Heads() { return Widened(CudaArray::kAttended); }
 
-Rows ManyTokens::Activation() { return Widened(CudaArray::kActivation); }
+Rows ManyTokens::Activation() {
+  Check(inputs_ > 0, "a mixture of experts has no one activation that could be tapped");
+  return Widened(CudaArray::kActivation);
+}
 
 void ManyTokens::Choose() { s_.Choose(WithPending().row(s_.step().count - 1)); }
 

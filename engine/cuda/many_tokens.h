@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/block.h"
+#include "engine/cuda/mixture.h"
 #include "engine/cuda/state.h"
 
 namespace shiftrt {
@@ -39,6 +40,7 @@ class ManyTokens : public Layers, private Block {
   Rows Widened(CudaArray rows);
 
   CudaState& s_;
+  CudaMixture mixture_{s_};
   gpu::Pending pending_;  // must still be added to the stream
   int64_t inputs_ = 0;    // what the last product of the half that ran last read per token
 };

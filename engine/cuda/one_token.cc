@@ -29,10 +29,11 @@ void OneToken::Resume(const Rows&) {
   if (from_ != h_) gpu::CopyOnDevice(s_.stream(), h_, from_, s_.hidden() * static_cast<int64_t>(sizeof(float)));
 }
 
-// Both halves of a parallel block read their inputs, so the norms are launches of their own.
+// Several products read the inputs of a parallel block's halves, and of a mixture, so their norms are launches of their
+// own.
 void OneToken::NormInput(const BlockStage& block, Halves half) {
-  const bool mlp = half == Halves::kMlp;
-  of_mlp_ = s_.OfNormed(h_, s_.NormOf(s_.HalfOf(block, half).norm), IsParallel(block),
+  const bool mlp = half == Halves::kMlp, apart = IsParallel(block) || (mlp && s_.MlpOf(block).mixture);
+  of_mlp_ = s_.OfNormed(h_, s_.NormOf(s_.HalfOf(block, half).norm), apart,
                         mlp ? CudaArray::kMlpNormed : CudaArray::kNormed);
   of_mlp_.cols = s_.hidden();
   if (!mlp) of_attention_ = of_mlp_;  // and of the MLP, if it shares the input
@@ -90,6 +91,7 @@ void OneToken::GatedDelta(const DeviceDelta& w, int64_t slot) {
 
 void OneToken::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
+  if (w.mixture) return mixture_.Run(*w.mixture, {of_mlp_.x, DType::kFloat32});
   const int64_t inter = w.inputs;
   gpu::MatVecProblem product = of_mlp_;
   product.w = w.gate_up.rows;
@@ -104,18 +106,24 @@ void OneToken::Gate(const BlockStage& block) {
 
 void OneToken::Finish(const BlockStage& block, Halves half) {
   const DeviceHalf& w = s_.HalfOf(block, half);
-  const bool mlp = half == Halves::kMlp;
+  const bool mlp = half == Halves::kMlp, plain = s_.spec().PlainUpdates();
+  const MatrixView<float> h(h_, 1, s_.hidden());
+  float* const update = plain ? h_ : s_.Floats(CudaArray::kMlpUpdate, s_.hidden());
+  if (mlp && s_.MlpOf(block).mixture) {
+    mixture_.Sum(plain, {update, 1, s_.hidden()});
+    if (!plain) s_.AddNormed(h, update, w);
+    return;
+  }
   gpu::MatVecProblem product{.w = w.last.rows,
                              .rows = s_.hidden(),
                              .cols = w.inputs,
-                             .x = s_.Floats(mlp ? CudaArray::kActivation : CudaArray::kAttended, w.inputs)};
-  if (!s_.spec().PlainUpdates()) {
-    product.y = s_.Floats(CudaArray::kMlpUpdate, s_.hidden());
+                             .x = s_.Floats(mlp ? CudaArray::kActivation : CudaArray::kAttended, w.inputs),
+                             .y = update};
+  if (!plain) {
     gpu::MatVec(s_.stream(), product, s_.cores());
-    return s_.AddNormed({h_, 1, s_.hidden()}, product.y, w);
+    return s_.AddNormed(h, update, w);
   }
   product.bias = w.last_bias.data();
-  product.y = h_;
   gpu::MatVecAdd(s_.stream(), product, h_, s_.cores());
 }
 

@@ -147,7 +147,7 @@ void CudaState::GatedDelta(const DeviceDelta& w, int64_t slot, ConstDeviceArray 
   const GatedDeltaShape& shape = spec().delta;
   const int64_t count = step().count;
   auto* const cached = caches() != nullptr ? reinterpret_cast<float*>(caches()->slot(slot).states.data()) : nullptr;
-  float* const own = Floats(CudaArray::kDeltaStates, delta_sequences().states * shape.sequence_floats());
+  float* const own = Floats(CudaArray::kDeltaStates, delta_ranges().states * shape.sequence_floats());
   gpu::DeltaCall call{.shape = shape,
                       .states = cached != nullptr ? cached : own,
                       .x = qkvz,
@@ -160,7 +160,7 @@ void CudaState::GatedDelta(const DeviceDelta& w, int64_t slot, ConstDeviceArray 
                       .out = Floats(CudaArray::kDeltaHeads, count * shape.values())};
   if (step().longest > gpu::kFewDeltaTokens)
     call.chunks = Floats(CudaArray::kDeltaChunks, count * shape.chunk_floats());
-  for (const DeltaGeneration& generation : delta_sequences().generations) {
+  for (const DeltaGeneration& generation : delta_ranges().generations) {
     call.sequences = step().delta_ranges + generation.first;
     call.sequence_count = generation.count;
     call.longest = generation.longest;

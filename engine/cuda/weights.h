@@ -50,9 +50,17 @@ struct DeviceAttention : DeviceHalf {
   gpu::DeviceBuffer<float> q_norm, k_norm, qkv_bias;
   std::optional<DeviceDelta> delta;  // in the place of these
 };
+// A mixture of experts. The experts' matrices stand one below the other; of gate_up, an expert's gate and then its up.
+struct DeviceMixture {
+  DeviceWeight router, gate_up, down;
+  int64_t experts = 0, active = 0, units = 0;
+  DeviceWeight shared_gate_up, shared_down, shared_weight;
+  int64_t shared_units = 0;  // 0: there is no shared expert
+};
 struct DeviceMlp : DeviceHalf {
   DeviceWeight gate_up;  // without gate, the up projection alone
   gpu::DeviceBuffer<float> gate_up_bias;
+  std::optional<DeviceMixture> mixture;  // in the place of these and of the last projection
 };
 // A final norm and a head of a plan's own; nothing where it has the model's. The final norm is multiplied by the scale
 // of the logits, and is there if that is not 1.
@@ -71,14 +79,14 @@ class DeviceWeights {
  public:
   // Throws Error for a model the kernels do not take: matrices of several types that are not quantised, or of another
   // than bfloat16 beside quantised ones; sizes that are no multiples of 8; a head dimension other than 64, 80, 96, 128
-  // or 256; gated delta networks with heads of more than 256.
+  // or 256; gated delta networks with heads of more than 256; mixtures of more than gpu::kMostExperts experts.
   DeviceWeights(const Weights& weights, int gpu);
 
   // A half of a block of `weights`, which are those this was made of.
   const DeviceAttention& Attention(const Weights& weights, int64_t layer);
   const DeviceMlp& Mlp(const Weights& weights, int64_t layer);
   // Tensors that a plan gives a block of the same model. Throws Error where a matrix is not of dtype(), or quantised in
-  // a model of bfloat16, and for an MLP whose units are no multiple of 8, like Mlp().
+  // a model of bfloat16, and for an MLP whose units are no multiple of 8, or experts of several types, like Mlp().
   DeviceAttention UploadAttention(const ModelConfig& config, const BlockStage& stage);
   DeviceMlp UploadMlp(const ModelConfig& config, const BlockStage& stage);
   DeviceOutput UploadOutput(const Weights& weights, const DepthPlan& plan);

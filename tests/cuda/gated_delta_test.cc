@@ -24,8 +24,8 @@ double Distance(const std::vector<double>& found, const std::vector<double>& exp
 
 // The problem on the device. z stands behind the channels of x.
 template <typename T>
-struct OnDevice {
-  OnDevice(Stream stream, const DeltaProblem& p)
+struct DeltaOnDevice {
+  DeltaOnDevice(Stream stream, const DeltaProblem& p)
       : stream(stream),
         shape(p.c.shape),
         tokens(p.c.tokens()),
@@ -125,7 +125,7 @@ TEST_F(GatedDeltaOnGpu, AgreesWithFloat64) {
       ForEveryType([&](auto type) {
         using T = decltype(type);
         const DeltaProblem p = Rounded<T>(DeltaProblem(c, 1));
-        const OnDevice<T> there(stream_, p);
+        const DeltaOnDevice<T> there(stream_, p);
         there.Run();
         EXPECT_LE(Distance(there.out.Values(), p.Out(p.Mixed())), Tolerance(c.shape));
       });
@@ -138,7 +138,7 @@ TEST_F(GatedDeltaOnGpu, GoesOnFromWhereItStopped) {
   for (const test::DeltaCase& c : test::DeltaCases()) {
     SCOPED_TRACE(c.Name());
     const DeltaProblem p = Rounded<float>(DeltaProblem(c, 2));
-    OnDevice<float> there(stream_, p);
+    DeltaOnDevice<float> there(stream_, p);
     const std::vector<DeltaRange> whole = there.sequences;
     std::vector<int32_t> held(whole.size(), -1);
     for (const auto& [begin, end] : {std::pair(0, 1), {1, 2}, {2, 4}}) {  // quarters
@@ -162,7 +162,7 @@ TEST_F(GatedDeltaOnGpu, NormsAndGatesTheHeads) {
     ForEveryType([&](auto type) {
       using T = decltype(type);
       const DeltaProblem p(c, 3);
-      const OnDevice<T> there(stream_, p);
+      const DeltaOnDevice<T> there(stream_, p);
       const int64_t dim = c.shape.value_dim;
       const Input<float> heads = Input<float>::Normal(stream_, c.tokens() * c.shape.values(), 5),
                          weight = Input<float>::Normal(stream_, dim, 6);
@@ -210,7 +210,7 @@ TEST_F(GatedDeltaOnGpu, GatesOfHeadsAgreeWithFloat64) {
 
 TEST_F(GatedDeltaOnGpu, RefusesHeadsThatAreTooLong) {
   const DeltaProblem p({{1, 1, 257, 4, 2}, {2}}, 1);
-  EXPECT_THROW(OnDevice<float>(stream_, p).Run(), Error);
+  EXPECT_THROW(DeltaOnDevice<float>(stream_, p).Run(), Error);
 }
 
 }  // namespace

@@ -88,11 +88,15 @@ void ExpectStepsOfTheCpu(const std::shared_ptr<const Weights>& weights, const De
 
 TEST_F(TogetherOnGpu, StepsOfSequencesOfUnequalLengthsAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2, kQwen35}) {
+    for (const Shape& shape : {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2, kQwen35, kQwen2Moe}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       ExpectStepsOfTheCpu(MakeWeights(shape, dtype), DepthPlan::Original(2));
       if (dtype == DType::kFloat16) break;
     }
+  }
+  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next}) {
+    SCOPED_TRACE(shape.type);
+    ExpectStepsOfTheCpu(MakeWeights(shape, DType::kFloat32), DepthPlan::Original(2));
   }
 }
 
@@ -126,7 +130,7 @@ TEST_F(TogetherOnGpu, StepsOfManySequencesAgreeWithTheCpu) {
 
 // Replies end and others begin in the rows of the cache that they leave.
 TEST_F(TogetherOnGpu, RepliesAreTheCpus) {
-  for (const Shape& shape : {kLlama, kGemma2, kQwen35}) {
+  for (const Shape& shape : {kLlama, kGemma2, kQwen3Next}) {
     const auto weights = MakeWeights(shape, DType::kFloat32);
     std::vector<std::vector<int32_t>> prompts;
     for (const int64_t length : {5, 2, 30, 9, 1, 17, 3}) prompts.push_back(Tokens(*weights, length));
@@ -151,7 +155,7 @@ TEST_F(TogetherOnGpu, RepliesAreTheCpus) {
 // one has all of them. What a sequence leaves in its cache has the same bits.
 TEST_F(TogetherOnGpu, ASequenceDoesNotDependOnTheOthersOfItsClass) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& [shape, adapted] : {std::pair(kQwen2, false), {kQwen2, true}, {kQwen35, false}}) {
+    for (const auto& [shape, adapted] : {std::pair(kQwen2, false), {kQwen2, true}, {kQwen35, false}, {kQwen2Moe, false}}) {
       const auto weights = MakeWeights(shape, dtype);
       const DepthPlan plan = adapted ? Corrected(*weights, 8) : DepthPlan::Original(2);
       std::vector<std::vector<float>> found;

@@ -15,7 +15,7 @@ struct DeltaGeneration {
   int64_t first = 0, count = 0, longest = 0;  // the sequences, and the tokens of the longest
 };
 
-struct DeltaSequences {
+struct DeltaRanges {
   std::vector<gpu::DeltaRange> ranges;  // by generation
   std::vector<DeltaGeneration> generations;
   // The states that the call needs itself, of sequences with children. Those of a call with caches are the caches'.
@@ -24,6 +24,6 @@ struct DeltaSequences {
 
 // Makes the states that the call leaves those of its caches. Throws Error if a cache has no state of the positions that
 // the call goes on from.
-DeltaSequences DeltaSequencesOf(const LayerCall& call, const CallLayout& layout);
+DeltaRanges DeltaRangesOf(const LayerCall& call, const CallLayout& layout);
 
 }  // namespace shiftrt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/cuda/delta_sequences.h"
+#include "engine/cuda/delta_ranges.h"
 
 #include <algorithm>
 #include <numeric>
@@ -27,9 +27,9 @@ gpu::DeltaRange RangeOf(CudaKv& cache, int64_t past, int64_t count) {
 
 }  // namespace
 
-DeltaSequences DeltaSequencesOf(const LayerCall& call, const CallLayout& layout) {
+DeltaRanges DeltaRangesOf(const LayerCall& call, const CallLayout& layout) {
   const auto count = std::ssize(layout.sequences);
-  DeltaSequences of;
+  DeltaRanges of;
   std::vector<gpu::DeltaRange> ranges;
   for (int64_t s = 0; s < count; ++s) {
     const CallLayout::Sequence& sequence = layout.sequences[s];
