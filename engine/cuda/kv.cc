@@ -59,8 +59,9 @@ void KvPool::Grow(int64_t rows, int64_t states, int64_t capacity) {
   } catch (const OutOfMemory& error) {
     const int64_t room = error.free_bytes + grown;
     if (caches_.empty()) Clear();
-    const std::string fit = position_bytes_ > 0 ? fmt::format(", about {} would fit", room / position_bytes_) : "";
-    throw OutOfMemory(error, fmt::format("a cache of {} positions was asked for{}", capacity, fit));
+    if (position_bytes_ == 0) throw OutOfMemory(error, "the states of one more sequence were asked for");
+    throw OutOfMemory(error, fmt::format("a cache of {} positions was asked for, about {} would fit", capacity,
+                                         room / position_bytes_));
   }
   rows_ = rows;
   states_ = states;

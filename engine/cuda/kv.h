@@ -48,7 +48,7 @@ class KvPool : public std::enable_shared_from_this<KvPool> {
 
   const std::shared_ptr<const StreamRows> stream_;  // the memory goes back to it
   const int64_t row_bytes_, state_bytes_;
-  int64_t position_bytes_ = 0;  // of all slots
+  int64_t position_bytes_ = 0;  // the keys and values of a position in all slots
   std::mutex changing_;         // a cache may be destroyed by another thread
   std::vector<Slot> slots_;
   std::vector<const CudaKv*> caches_;  // in the order of their rows

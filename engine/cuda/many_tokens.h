@@ -36,7 +36,7 @@ class ManyTokens : public Layers, private Block {
   void GatedDelta(const DeviceDelta& w, gpu::ConstDeviceArray x, int64_t slot);
   // The stream with everything added that was pending.
   MatrixView<float> WithPending();
-  // What the last product of a half read, in float32: a copy where the weights have another type.
+  // Returns what the last product of a half read in float32: a copy where the weights have another type.
   Rows Widened(CudaArray rows);
 
   CudaState& s_;

@@ -29,7 +29,7 @@ class CudaMixture {
   CudaState& s_;
   const int32_t* chosen_ = nullptr;  // (tokens, active): the experts of the call's tokens
   gpu::ExpertSum sum_;
-  gpu::DeviceBuffer<int32_t> numbers_;  // of the grouped tokens
+  gpu::DeviceBuffer<int32_t> numbers_;  // the tokens of slots and the slots of tokens, when they are grouped
 };
 
 }  // namespace shiftrt

@@ -16,7 +16,7 @@ inline constexpr int64_t kMostExperts = 1024, kMostActiveExperts = 32;
 void ChooseExperts(Stream stream, MatrixView<const float> logits, int64_t active, bool normalised, int32_t* experts,
                    float* weights);
 
-// What the experts of a token add up to.
+// The terms of the sum over the experts of each token.
 struct ExpertSum {
   const float* rows = nullptr;     // (slots, n): the outputs of the experts
   const int32_t* slots = nullptr;  // (tokens, active): the slots of each token; null: one token after the other

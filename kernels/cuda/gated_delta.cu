@@ -13,7 +13,7 @@ constexpr float kDeltaEps = 1e-6f;  // added to the squared norms of queries and
 // GatedDeltaShape and the arrays, as the kernels take them.
 struct Delta {
   int key_heads, value_heads, key_dim, value_dim, conv_width, keys, values, channels;
-  int64_t state_floats, floats;  // of the rule, and with the rows of the convolution
+  int64_t state_floats, floats;  // a state of the rule takes the first, and with the convolution's rows the second
   const DeltaRange* sequences;
   float *states, *mixed, *decays, *out, *chunks;
 
@@ -32,7 +32,7 @@ struct Delta {
   SHIFTRT_DEVICE float* Out(int64_t token, int head) const { return out + token * values + head * value_dim; }
   SHIFTRT_DEVICE float* LogDecay(int64_t token, int head) const { return decays + token * 2 * value_heads + head; }
   SHIFTRT_DEVICE float Beta(int64_t token, int head) const { return *LogDecay(token, value_heads + head); }
-  // What the two launches of chunks share: W (tokens, key_dim) and the scores (tokens, kChunk) of each head.
+  // The two launches of chunks share W (tokens, key_dim) and the scores (tokens, kChunk) of each head.
   SHIFTRT_DEVICE float* FromState(int64_t token, int head) const {
     return chunks + (token * value_heads + head) * (key_dim + GatedDeltaShape::kChunk);
   }

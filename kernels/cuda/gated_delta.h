@@ -23,7 +23,7 @@ struct DeltaCall {
   int64_t sequence_count = 0, longest = 0;
   float* states = nullptr;
 
-  // Of all tokens of the batch.
+  // These have rows for all tokens of the batch.
   ConstDeviceArray x;              // (tokens, channels + values): the convolution's input, and z
   const float* gates = nullptr;    // (tokens, 2 value_heads): b, and a
   const float* conv = nullptr;     // (conv_width, channels)

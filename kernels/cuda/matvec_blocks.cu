@@ -348,7 +348,7 @@ struct MatVecWeights<Quantised> {
   StoredPart parts[3];
   int cols;  // the columns of the parts, of which a product may take fewer
 
-  // Of one part.
+  // For weights in one part.
   SHIFTRT_DEVICE void SkipRows(int rows, int in_row) {
     WithStored(parts[0].type, [&](auto type) {
       const BlockRow at = parts[0].template Row<type()>(rows, in_row);

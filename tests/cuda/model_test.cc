@@ -102,7 +102,8 @@ TEST_F(ModelOnGpu, MixturesOfExpertsAgreeWithTheCpu) {
 // few tokens, whose products read the blocks, and more, for which they are expanded; norms of heads, which need the
 // product before the rotation; LayerNorm with biases and no gate.
 TEST_F(ModelOnGpu, QuantisedWeightsAgreeWithTheCpu) {
-  for (const Shape& shape : {kQuantisedQwen2, kQuantisedQwen3, kQuantisedStarcoder2, kQuantisedQwen35, kQuantisedQwen2Moe}) {
+  for (const Shape& shape :
+       {kQuantisedQwen2, kQuantisedQwen3, kQuantisedStarcoder2, kQuantisedQwen35, kQuantisedQwen2Moe}) {
     for (const QuantisedTypes& types : {kOneType, kMixedTypes}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(types.down));
       const auto weights = MakeQuantised(shape, types);
@@ -352,8 +353,9 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
         EXPECT_NEAR(gathered[i], log_probs[at][which[i]], 1e-5) << "rows gathered on the device score differently";
     }
     EXPECT_EQ(seen[0].size(), 2 * points.size());
-    for (const auto& [name, rows] : seen[0])
-      EXPECT_LE(RelativeError(seen[1][name], rows), ManyTolerance(dtype)) << "tap " << name;
+    // The products of random queries with keys cancel, and no softmax follows in a gated delta network.
+    const double of_taps = ManyTolerance(dtype) * (weights->config.block.gated_delta ? 2 : 1);
+    for (const auto& [name, rows] : seen[0]) EXPECT_LE(RelativeError(seen[1][name], rows), of_taps) << "tap " << name;
     EXPECT_LE(RelativeError(streams[1], streams[0]), ManyTolerance(dtype));
     EXPECT_LE(RelativeError(log_probs[1], log_probs[0]), ManyTolerance(dtype));
     int agree = 0;
@@ -443,7 +445,8 @@ TEST_F(ModelOnGpu, TextOfAModelWithoutItsRecurrentBlockIsTheCpus) {
     KvCache cache(weights->config, plan, 24);
     for (const int seed : {3, 4}) {
       const std::vector<int32_t> more =
-          Continue(decoder, cache, Tokens(*weights, 5), {4, {0.7, 0.9, 20}, static_cast<uint64_t>(seed), {}, {}}).tokens;
+          Continue(decoder, cache, Tokens(*weights, 5), {4, {0.7, 0.9, 20}, static_cast<uint64_t>(seed), {}, {}})
+              .tokens;
       text[device == Device::kCuda].insert(text[device == Device::kCuda].end(), more.begin(), more.end());
     }
   }

@@ -88,7 +88,8 @@ void ExpectStepsOfTheCpu(const std::shared_ptr<const Weights>& weights, const De
 
 TEST_F(TogetherOnGpu, StepsOfSequencesOfUnequalLengthsAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2, kQwen35, kQwen2Moe}) {
+    for (const Shape& shape :
+         {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2, kQwen35, kQwen2Moe}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       ExpectStepsOfTheCpu(MakeWeights(shape, dtype), DepthPlan::Original(2));
       if (dtype == DType::kFloat16) break;
@@ -155,7 +156,8 @@ TEST_F(TogetherOnGpu, RepliesAreTheCpus) {
 // one has all of them. What a sequence leaves in its cache has the same bits.
 TEST_F(TogetherOnGpu, ASequenceDoesNotDependOnTheOthersOfItsClass) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const auto& [shape, adapted] : {std::pair(kQwen2, false), {kQwen2, true}, {kQwen35, false}, {kQwen2Moe, false}}) {
+    for (const auto& [shape, adapted] :
+         {std::pair(kQwen2, false), {kQwen2, true}, {kQwen35, false}, {kQwen2Moe, false}}) {
       const auto weights = MakeWeights(shape, dtype);
       const DepthPlan plan = adapted ? Corrected(*weights, 8) : DepthPlan::Original(2);
       std::vector<std::vector<float>> found;
@@ -208,34 +210,40 @@ TEST_F(TogetherOnGpu, ACacheTakesTheRowsThatAnotherLeft) {
 // The second step of a class records what it launches, and later ones replay it, also after calls of other sizes that
 // move no array. The first choice of tokens moves some.
 TEST_F(TogetherOnGpu, StepsReplayTheirLaunches) {
-  const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
-  Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2));
-  Sequences sequences(decoder, kLengths);
-  const int64_t before = emu::Replays();
-  for (const int32_t token : {1, 2, 3, 4}) sequences.Step(token);
-  EXPECT_EQ(emu::Replays() - before, 2);
-  decoder.Forward(std::vector<int32_t>{4, 5}, sequences.caches.front());
-  sequences.Step(6);
-  EXPECT_EQ(emu::Replays() - before, 3);
-  Batch longer;
-  longer.Add(Tokens(*weights, 100));
-  decoder.Forward(longer);
-  sequences.Step(7);
-  EXPECT_EQ(emu::Replays() - before, 3) << "the arrays have moved";
+  for (const Shape& shape : {kQwen2, kQwen3Next}) {
+    const auto weights = MakeWeights(shape, DType::kBFloat16);
+    Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2));
+    Sequences sequences(decoder, kLengths);
+    const int64_t before = emu::Replays();
+    for (const int32_t token : {1, 2, 3, 4}) sequences.Step(token);
+    EXPECT_EQ(emu::Replays() - before, 2);
+    decoder.Forward(std::vector<int32_t>{4, 5}, sequences.caches.front());
+    sequences.Step(6);
+    EXPECT_EQ(emu::Replays() - before, 3);
+    Batch longer;
+    longer.Add(Tokens(*weights, 100));
+    decoder.Forward(longer);
+    sequences.Step(7);
+    EXPECT_EQ(emu::Replays() - before, 3) << "the arrays have moved";
+  }
 }
 
-// Two norms, four products, the rotation with the cache write, attention and the activation.
+// Two norms, four products, the rotation with the cache write, attention and the activation. A gated delta network has
+// one product more and, in the place of rotation and attention, the convolution, the rule and the norm of its heads. A
+// mixture has the products of the router and of the experts, the choice, the input in float32 and the sum.
 TEST_F(TogetherOnGpu, AStepTakesNineLaunchesPerBlock) {
-  const auto weights = MakeWeights(kLlama, DType::kBFloat16);
-  const auto launches = [&](int64_t blocks) {
-    Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(blocks));
-    Sequences sequences(decoder, kLengths);
-    sequences.Step(1);
-    const int64_t before = emu::Launches();
-    sequences.Step(2);
-    return emu::Launches() - before;
-  };
-  EXPECT_EQ(launches(2) - launches(1), 9);
+  for (const auto& [shape, expected] : {std::pair(kLlama, 9), {kQwen35, 11}, {kMixtral, 12}}) {
+    const auto weights = MakeWeights(shape, DType::kBFloat16);
+    const auto launches = [&](int64_t blocks) {
+      Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(blocks));
+      Sequences sequences(decoder, kLengths);
+      sequences.Step(1);
+      const int64_t before = emu::Launches();
+      sequences.Step(2);
+      return emu::Launches() - before;
+    };
+    EXPECT_EQ(launches(2) - launches(1), expected) << shape.type;
+  }
 }
 #endif
 
