@@ -7,7 +7,7 @@ namespace shiftrt {
 
 namespace {
 
-// Numbers per token between the products of a gated delta network.
+// Numbers per token between the products of a gated delta network on a CPU.
 int64_t DeltaFloats(const ModelConfig& config) {
   const GatedDeltaShape& delta = config.block.delta;
   return config.block.gated_delta ? 2 * delta.channels() + 2 * delta.values() + 2 * delta.value_heads : 0;
@@ -18,7 +18,14 @@ int64_t DeltaFloats(const ModelConfig& config) {
 int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
   const int64_t narrow = config.hidden + 2 * config.query_dim() + 2 * (config.query_dim() + config.kv_dim()) +
                          2 * config.kv_dim() + 3 * config.intermediate;
-  return 12 * config.hidden + narrow * static_cast<int64_t>(SizeOf(dtype));  // stream and updates are float32
+  const GatedDeltaShape& delta = config.block.delta;
+  const int64_t wide = 3 * config.hidden +  // stream and updates
+                       delta.channels() + delta.values() + 4 * delta.value_heads + delta.chunk_floats();
+  const int64_t of_delta = delta.channels() + 2 * delta.values();
+  const MixtureSpec& mixture = config.block.mixture;
+  const int64_t of_experts = mixture.active * (config.hidden + 3 * mixture.units),
+                wide_of_experts = mixture.active * config.hidden + mixture.experts;
+  return 4 * (wide + wide_of_experts) + (narrow + of_delta + of_experts) * static_cast<int64_t>(SizeOf(dtype));
 }
 
 int64_t CpuActivationBytesPerToken(const ModelConfig& config) {
@@ -48,8 +55,7 @@ int64_t RecurrentBlocks(const ModelConfig& config, const DepthPlan& plan) {
 
 int64_t StateBytes(const ModelConfig& config, const DepthPlan& plan) {
   const GatedDeltaShape& delta = config.block.delta;
-  return RecurrentBlocks(config, plan) * (delta.state_floats() + delta.row_floats()) *
-         static_cast<int64_t>(sizeof(float));
+  return RecurrentBlocks(config, plan) * delta.sequence_floats() * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace shiftrt

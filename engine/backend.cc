@@ -23,14 +23,14 @@ void CheckShapes(const Weights& weights, const BlockStage& block) {
 
 }  // namespace
 
-void CheckDeviceTakes(const Context& context, const Weights& weights) {
+void CheckDeviceTrains(const Context& context, const Weights& weights) {
   const BlockSpec& block = weights.config.block;
   const char* const missing = block.gated_delta      ? "gated delta networks"
                               : block.attention_gate ? "gates of its attention"
                               : block.mixed          ? "mixtures of experts"
                                                      : nullptr;
   if (context.device != Device::kCuda || missing == nullptr) return;
-  Fail("{}: the family {} has {}, which no kernel computes on a GPU; run it with --device cpu",
+  Fail("{}: the family {} has {}, whose gradients no kernel computes on a GPU; run it with --device cpu",
        weights.directory.string(), weights.config.family, missing);
 }
 
@@ -79,7 +79,9 @@ CallLayout LayOut(const LayerCall& call) {
     CallLayout::Sequence sequence{batch.offsets[s], batch.offsets[s + 1] - batch.offsets[s], continued.past, -1};
     roots.push_back(batch.parents[s] >= 0 ? roots[batch.parents[s]] : s);
     if (batch.parents[s] >= 0) {
-      const CallLayout::Sequence& parent = layout.sequences[batch.parents[s]];
+      CallLayout::Sequence& parent = layout.sequences[batch.parents[s]];
+      parent.is_parent = true;
+      sequence.generation = parent.generation + 1;
       sequence.past = parent.past + parent.count;
       sequence.joined = std::ssize(rows);
       for (int64_t i = 0; i < sequence.past; ++i)

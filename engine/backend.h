@@ -113,8 +113,8 @@ std::unique_ptr<Backend> MakeCpuBackend(const BackendSetup& setup);
 // Throws Error where this build or this machine has no CUDA, and for a model that the GPU kernels do not take.
 std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup& setup);
 
-// Throws Error for a model that the context's device cannot run.
-void CheckDeviceTakes(const Context& context, const Weights& weights);
+// Throws Error for a model of whose blocks the context's device has no gradients.
+void CheckDeviceTrains(const Context& context, const Weights& weights);
 
 // Throws Error unless the stages are in order, within the model, and of its shapes but for the units of an MLP, which
 // all tensors of that MLP have.
@@ -130,6 +130,8 @@ struct CallLayout {
     int64_t joined = -1;           // with a parent: its range of joined_rows, past + count long, begins here
     // The tokens of the longest sequence that has the same first one, or the capacity of its cache.
     int64_t reach = 0;
+    int64_t generation = 0;  // the number of its parents: of its own, that one's, and so on
+    bool is_parent = false;
   };
   std::vector<Sequence> sequences;
   // The tokens whose keys the sequences with a parent see, in order, one sequence after another.

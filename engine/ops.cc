@@ -31,9 +31,11 @@ void Ops::MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand
 
 namespace {
 
-[[noreturn]] void FailGatedDelta() { Fail("this device has no gated delta networks and no gates of attention"); }
+[[noreturn]] void FailGatedDelta() {
+  Fail("gated delta networks and gates of attention are trained on the CPU alone: use --device cpu");
+}
 
-[[noreturn]] void RefuseExperts() { Fail("mixtures of experts run on the CPU alone: use --device cpu"); }
+[[noreturn]] void RefuseExperts() { Fail("mixtures of experts are trained on the CPU alone: use --device cpu"); }
 
 }  // namespace
 
@@ -73,7 +75,6 @@ void Ops::RouteToExpertsGradient(const ExpertRouting&, bool, std::span<const flo
 }
 
 std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights) {
-  CheckDeviceTakes(context, *weights);
   return context.device == Device::kCuda ? MakeCudaOps(context, std::move(weights))
                                          : MakeCpuOps(context, std::move(weights));
 }

@@ -203,7 +203,7 @@ class Ops {
   virtual void Gather(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
   virtual void Scatter(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
 
-  // kernels/experts.h. They throw Error on a GPU, which has no mixtures of experts.
+  // kernels/experts.h; the bodies here throw Error, for a device without them.
   virtual ExpertRouting RouteToExperts(DeviceMatrix<const float> logits, int64_t active, bool normalised);
   virtual void SumOverExperts(const ExpertRouting& routing, bool weighted, DeviceMatrix<const float> x,
                               DeviceMatrix<float> y);
@@ -230,8 +230,7 @@ class Ops {
   virtual double SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float> gradient) = 0;
 };
 
-// The operations of the context's device, for a model. Throws Error if the device has none, or not all that the model
-// needs.
+// The operations of the context's device, for a model. Throws Error if the device has none.
 std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights);
 std::unique_ptr<Ops> MakeCpuOps(const Context& context, std::shared_ptr<const Weights> weights);
 std::unique_ptr<Ops> MakeCudaOps(const Context& context, std::shared_ptr<const Weights> weights);

@@ -17,6 +17,10 @@ struct GatedDeltaShape {
   int64_t channels() const { return 2 * keys() + values(); }  // the convolution reads queries, keys and values
   int64_t state_floats() const { return value_heads * key_dim * value_dim; }
   int64_t row_floats() const { return (conv_width - 1) * channels(); }  // the rows that the convolution needs again
+  int64_t sequence_floats() const { return state_floats() + row_floats(); }
+  // A GPU takes so many tokens of a long sequence through the rule together, and keeps so much for each of them.
+  static constexpr int kChunk = 64;
+  int64_t chunk_floats() const { return value_heads * (key_dim + kChunk); }
 };
 
 }  // namespace shiftrt

@@ -23,7 +23,7 @@ target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `u
 target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shiftrt_options)
 
 # The same tests run for every kernel on the emulator and, if the backend is built, on a GPU (skipped without one).
-set(cuda_tests cuda/attention_test.cc cuda/gated_product_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/quantised_test.cc cuda/rope_test.cc
+set(cuda_tests cuda/attention_test.cc cuda/experts_test.cc cuda/gated_delta_test.cc cuda/gated_product_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/quantised_test.cc cuda/rope_test.cc
                cuda/sample_test.cc cuda/scores_test.cc cuda/solver_test.cc cuda/upload_test.cc)
 shiftrt_test(emulated_kernels SOURCES ${cuda_tests} emulated/launch_graph_test.cc emulated/attention_costs_test.cc emulated/matvec_costs_test.cc
              emulated/sample_costs_test.cc DEPENDS shiftrt_emulated_cuda shiftrt_engine)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cpu/delta_sequences.h"
 
-#include <algorithm>
-
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -10,26 +8,23 @@ namespace shiftrt {
 void DeltaSequences::Begin(const LayerCall& call, const CallLayout& layout, const GatedDeltaShape& shape) {
   sequences_.clear();
   order_.clear();
-  std::vector<size_t> generation;
-  std::vector<bool> is_parent(layout.sequences.size(), false);
+  int64_t parents = 0;
   for (size_t s = 0; s < layout.sequences.size(); ++s) {
     const CallLayout::Sequence& of = layout.sequences[s];
     const int64_t parent = call.batch.parents[s];
     CpuKv* const cache = call.continued.empty() ? nullptr : static_cast<CpuKv*>(call.continued[s].cache);
     sequences_.push_back({of.begin, of.count, cache != nullptr ? of.past : 0, parent, cache, nullptr, nullptr});
-    generation.push_back(parent < 0 ? 0 : generation[parent] + 1);
-    if (parent >= 0) is_parent[parent] = true;
-    if (generation[s] == order_.size()) order_.emplace_back();
-    order_[generation[s]].push_back(s);
+    parents += of.is_parent ? 1 : 0;
+    if (of.generation == std::ssize(order_)) order_.emplace_back();
+    order_[of.generation].push_back(s);
   }
-  const int64_t floats = shape.state_floats() + shape.row_floats();
-  of_parents_.Reserve(std::count(is_parent.begin(), is_parent.end(), true) * floats);
+  of_parents_.Reserve(parents * shape.sequence_floats());
   float* at = of_parents_.data();
   for (size_t s = 0; s < sequences_.size(); ++s) {
-    if (!is_parent[s]) continue;
+    if (!layout.sequences[s].is_parent) continue;
     sequences_[s].state = at;
     sequences_[s].rows = at + shape.state_floats();
-    at += floats;
+    at += shape.sequence_floats();
   }
 }
 

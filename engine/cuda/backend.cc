@@ -112,18 +112,24 @@ class FullStep {
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(const BackendSetup& setup)
-      : s_(setup),
-        caches_(std::make_shared<KvPool>(s_.rows(), setup.plan.attention_blocks(),
-                                         s_.config().kv_dim() * static_cast<int64_t>(SizeOf(s_.dtype())))) {}
+      : s_(setup), caches_(MakeCaches(setup.plan)) {}
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override { return caches_->Make(capacity); }
   Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) override;
   int32_t Chosen() override;
-  bool RunsAhead() const override { return !s_.tapped(); }
+  // A step in vain would leave a later state than the cache's.
+  bool RunsAhead() const override { return !s_.tapped() && !caches_->recurrent(); }
   std::vector<int32_t> ChooseAfter(const Rows& stream, std::span<const ChoosingRow> rows) override;
   Matrix<float> Logits(const Rows& residual) override;
   std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
 
  private:
+  std::shared_ptr<KvPool> MakeCaches(const DepthPlan& plan) const {
+    std::vector<Mixer> mixers;
+    for (const BlockStage* block : plan.Blocks())
+      if (RunsAttention(block->halves)) mixers.push_back(s_.spec().MixerOf(block->layer));
+    return std::make_shared<KvPool>(s_.rows(), mixers, s_.config().kv_dim() * static_cast<int64_t>(SizeOf(s_.dtype())),
+                                    s_.spec().delta.sequence_floats() * static_cast<int64_t>(sizeof(float)));
+  }
   Rows Launch(const LayerCall& call, const std::function<void(Layers&)>& loop);
   Rows LaunchBegun(const LayerCall& call, const std::function<void(Layers&)>& loop);
 

@@ -29,15 +29,19 @@ bool CudaCall::Begin(const LayerCall& call) {
   caches_ = call.continued.empty() ? nullptr : CacheOf(call.continued.front()).pool.get();
   const int64_t count = call.batch.size(), vocab = config().vocab;
   const CallLayout layout = LayOut(call);
-  constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t);
+  constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t),
+                    kRangeWords = sizeof(gpu::DeltaRange) / sizeof(int32_t);
   const auto joined_count = std::ssize(layout.joined_rows), sequence_count = std::ssize(layout.sequences);
   const bool cached = caches_ != nullptr;
-  const int64_t total = (cached ? 5 : 4) * count + joined_count + kSequenceWords * sequence_count;
+  delta_ranges_ = {};
+  if (spec().gated_delta && (!cached || caches_->recurrent())) delta_ranges_ = DeltaRangesOf(call, layout);
+  const auto range_words = kRangeWords * std::ssize(delta_ranges_.ranges);
+  const int64_t total = (cached ? 5 : 4) * count + joined_count + kSequenceWords * sequence_count + range_words;
   std::vector<int32_t> host(total);
   // In the order in which BeginOnChosen() has them: recorded launches read the numbers of either.
   int32_t *tokens = host.data(), *rotations = tokens + count, *cache_rows = rotations + count,
           *first_row = cache_rows + (cached ? count : 0), *visible = first_row + count, *joined = visible + count,
-          *sequence = joined + joined_count;
+          *sequence = joined + joined_count, *ranges = sequence + kSequenceWords * sequence_count;
   step_ = {};
   step_.count = count;
   int64_t reach = 0;  // the most positions of a sequence
@@ -66,6 +70,8 @@ bool CudaCall::Begin(const LayerCall& call) {
     }
   }
   std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), joined);
+  if (range_words > 0)
+    std::memcpy(ranges, delta_ranges_.ranges.data(), static_cast<size_t>(range_words) * sizeof(int32_t));
   step_.one_each = cached && sequence_count > 1 && step_.longest == 1;
   // A power of two, so that recorded launches last while replies end. More idle blocks do not change attention's bits.
   if (step_.one_each)
@@ -83,6 +89,7 @@ bool CudaCall::Begin(const LayerCall& call) {
   step_.sequences = reinterpret_cast<const gpu::PackedSequence*>(at(sequence));
   step_.sequence_count = sequence_count;
   step_.cache_rows = cached ? at(cache_rows) : nullptr;
+  step_.delta_ranges = reinterpret_cast<const gpu::DeltaRange*>(at(ranges));
   return moved;
 }
 

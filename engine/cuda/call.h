@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/backend.h"
+#include "engine/cuda/delta_ranges.h"
 #include "engine/cuda/kv.h"
 #include "engine/cuda/rope_table.h"
 #include "engine/cuda/weights.h"
@@ -30,6 +31,7 @@ struct Step {
   // The rows of keys that branches have in one piece with their own; they stand after the call's.
   const int32_t* joined_rows = nullptr;
   int64_t joined_count = 0;
+  const gpu::DeltaRange* delta_ranges = nullptr;  // as many as CudaCall::delta_ranges() has
 };
 
 inline gpu::SampleRequest RequestOf(const Draw& draw) {
@@ -68,6 +70,7 @@ class CudaCall {
   bool BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::SampleRequest* request);
 
   const Step& step() const { return step_; }
+  const DeltaRanges& delta_ranges() const { return delta_ranges_; }
   const KvPool* caches() const { return caches_; }  // those of the call's sequences; null: they have none
   // h (tokens, hidden) = the embeddings of the call's tokens.
   void Embed(MatrixView<float> h) const;
@@ -99,6 +102,7 @@ class CudaCall {
   std::vector<GrowingRopeTable> ropes_;  // tables of ModelConfig::rope and, if a layer has it, second_rope
   gpu::DeviceBuffer<int32_t> numbers_;
   const KvPool* caches_ = nullptr;
+  DeltaRanges delta_ranges_;
   Step step_;
 
  protected:

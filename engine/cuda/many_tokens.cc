@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/gated_product.h"
 #include "kernels/cuda/rowwise.h"
+#include "runtime/check.h"
 
 namespace shiftrt {
 
@@ -38,8 +39,9 @@ void ManyTokens::NormInput(const BlockStage& block, Halves half) {
 
 void ManyTokens::Attend(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
+  if (w.delta) return GatedDelta(*w.delta, InputOf(block, Halves::kAttention), slot);
   const KeysValues kv = s_.Place(slot);
-  const int64_t count = s_.step().count, q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
+  const int64_t count = s_.step().count, q_dim = s_.config().query_dim(), qkv_dim = s_.qkv_dim();
   // Single tokens attend with float32 queries, so that blocks share the keys of a token.
   const DType type = s_.step().one_each ? DType::kFloat32 : s_.dtype();
   const DeviceArray qkv = s_.Get(CudaArray::kQkv, count * qkv_dim, type);
@@ -48,7 +50,19 @@ void ManyTokens::Attend(const BlockStage& block, int64_t slot) {
             w.qkv.rows);
   s_.Rotate(block.layer, w, qkv, q, kv);
   JoinBranches(kv);
-  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, s_.Get(CudaArray::kAttended, count * q_dim, s_.dtype())});
+  const DeviceArray attended = s_.Get(CudaArray::kAttended, count * q_dim, s_.dtype());
+  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, attended});
+  s_.GateHeads(qkv, attended);
+}
+
+void ManyTokens::GatedDelta(const DeviceDelta& w, ConstDeviceArray x, int64_t slot) {
+  const GatedDeltaShape& shape = s_.spec().delta;
+  const int64_t count = s_.step().count, width = shape.channels() + shape.values(), gates = 2 * shape.value_heads;
+  const DeviceArray qkvz = s_.Get(CudaArray::kQkv, count * width, s_.dtype());
+  float* const of_gates = s_.Floats(CudaArray::kDeltaGates, count * gates);
+  s_.MatMul({.x = x, .y = qkvz, .m = count, .n = width, .k = s_.hidden()}, w.qkvz.rows);
+  s_.MatMul({.x = x, .y = {of_gates, DType::kFloat32}, .m = count, .n = gates, .k = s_.hidden()}, w.gates.rows);
+  s_.GatedDelta(w, slot, qkvz, of_gates, s_.Get(CudaArray::kAttended, count * shape.values(), s_.dtype()));
 }
 
 // Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
@@ -64,7 +78,8 @@ void ManyTokens::JoinBranches(const KeysValues& kv) {
 void ManyTokens::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
   const ConstDeviceArray x = InputOf(block, Halves::kMlp);
-  const int64_t count = s_.step().count, inter = units_ = w.units;
+  if (w.mixture) return mixture_.Run(*w.mixture, x);
+  const int64_t count = s_.step().count, inter = w.inputs;
   const DeviceArray activation = s_.Get(CudaArray::kActivation, count * inter, s_.dtype());
   if (s_.gates_at_once() && !w.gate_up.rows.quantised()) {
     return gpu::MultiplyGated(s_.stream(), s_.spec().activation,
@@ -100,16 +115,20 @@ void ManyTokens::Gate(const BlockStage& block) {
 void ManyTokens::Finish(const BlockStage& block, Halves half) {
   const DeviceHalf& w = s_.HalfOf(block, half);
   const bool mlp = half == Halves::kMlp, plain = s_.spec().PlainUpdates(), at_once = plain && !s_.tapped();
-  const int64_t inputs = mlp ? s_.MlpOf(block).units : s_.config().query_dim();
+  inputs_ = w.inputs;
   const MatrixView<float> h = WithPending();  // in the MLP of a parallel block the attention's is still pending
   float* const to = at_once ? h.data : s_.Hidden(mlp ? CudaArray::kMlpUpdate : CudaArray::kAttentionUpdate).data;
-  s_.MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs, s_.dtype()),
-             .y = {to, DType::kFloat32},
-             .m = h.rows,
-             .n = s_.hidden(),
-             .k = inputs,
-             .accumulate = at_once},
-            w.last.rows);
+  if (mlp && s_.MlpOf(block).mixture) {
+    mixture_.Sum(at_once, {to, h.rows, h.cols});
+  } else {
+    s_.MatMul({.x = s_.Get(mlp ? CudaArray::kActivation : CudaArray::kAttended, h.rows * inputs_, s_.dtype()),
+               .y = {to, DType::kFloat32},
+               .m = h.rows,
+               .n = s_.hidden(),
+               .k = inputs_,
+               .accumulate = at_once},
+              w.last.rows);
+  }
   if (!plain) return s_.AddNormed(h, to, w);
   pending_ = {at_once ? nullptr : to, w.last_bias.data()};
 }
@@ -171,8 +190,8 @@ Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
   return s_.rows()->Of(update);
 }
 
-Rows ManyTokens::Widened(CudaArray rows, int64_t width) {
-  const int64_t count = s_.step().count;
+Rows ManyTokens::Widened(CudaArray rows) {
+  const int64_t count = s_.step().count, width = inputs_;
   const DeviceArray from = s_.Get(rows, count * width, s_.dtype());
   auto* wide = static_cast<float*>(from.data);
   if (s_.dtype() != DType::kFloat32) {
@@ -182,9 +201,12 @@ Rows ManyTokens::Widened(CudaArray rows, int64_t width) {
   return s_.rows()->Of({wide, count, width});
 }
 
-Rows ManyTokens::Heads() { return Widened(CudaArray::kAttended, s_.config().query_dim()); }
+Rows ManyTokens::Heads() { return Widened(CudaArray::kAttended); }
 
-Rows ManyTokens::Activation() { return Widened(CudaArray::kActivation, units_); }
+Rows ManyTokens::Activation() {
+  Check(inputs_ > 0, "a mixture of experts has no one activation that could be tapped");
+  return Widened(CudaArray::kActivation);
+}
 
 void ManyTokens::Choose() { s_.Choose(WithPending().row(s_.step().count - 1)); }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/block.h"
+#include "engine/cuda/mixture.h"
 #include "engine/cuda/state.h"
 
 namespace shiftrt {
@@ -32,14 +33,16 @@ class ManyTokens : public Layers, private Block {
   // The input of a half, (tokens, hidden).
   gpu::DeviceArray InputOf(const BlockStage& block, Halves half);
   void JoinBranches(const KeysValues& kv);
+  void GatedDelta(const DeviceDelta& w, gpu::ConstDeviceArray x, int64_t slot);
   // The stream with everything added that was pending.
   MatrixView<float> WithPending();
-  // Rows of the weights' type as float32: a copy where that is another type.
-  Rows Widened(CudaArray rows, int64_t width);
+  // Returns what the last product of a half read in float32: a copy where the weights have another type.
+  Rows Widened(CudaArray rows);
 
   CudaState& s_;
+  CudaMixture mixture_{s_};
   gpu::Pending pending_;  // must still be added to the stream
-  int64_t units_ = 0;     // the units of the MLP that ran last
+  int64_t inputs_ = 0;    // what the last product of the half that ran last read per token
 };
 
 }  // namespace shiftrt

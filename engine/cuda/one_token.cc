@@ -29,10 +29,11 @@ void OneToken::Resume(const Rows&) {
   if (from_ != h_) gpu::CopyOnDevice(s_.stream(), h_, from_, s_.hidden() * static_cast<int64_t>(sizeof(float)));
 }
 
-// Both halves of a parallel block read their inputs, so the norms are launches of their own.
+// Several products read the inputs of a parallel block's halves, and of a mixture, so their norms are launches of their
+// own.
 void OneToken::NormInput(const BlockStage& block, Halves half) {
-  const bool mlp = half == Halves::kMlp;
-  of_mlp_ = s_.OfNormed(h_, s_.NormOf(s_.HalfOf(block, half).norm), IsParallel(block),
+  const bool mlp = half == Halves::kMlp, apart = IsParallel(block) || (mlp && s_.MlpOf(block).mixture);
+  of_mlp_ = s_.OfNormed(h_, s_.NormOf(s_.HalfOf(block, half).norm), apart,
                         mlp ? CudaArray::kMlpNormed : CudaArray::kNormed);
   of_mlp_.cols = s_.hidden();
   if (!mlp) of_attention_ = of_mlp_;  // and of the MLP, if it shares the input
@@ -40,13 +41,15 @@ void OneToken::NormInput(const BlockStage& block, Halves half) {
 
 void OneToken::Attend(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
+  if (w.delta) return GatedDelta(*w.delta, slot);
   const KeysValues kv = s_.Place(slot);
-  const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
+  const int64_t q_dim = s_.config().query_dim(), qkv_dim = s_.qkv_dim();
   const DeviceArray q = s_.Get(CudaArray::kQueries, q_dim, DType::kFloat32);
+  DeviceArray qkv;
   gpu::MatVecProblem product = of_attention_;
   product.w = w.qkv.rows;
   product.rows = qkv_dim;
-  if (w.q_norm.size() == 0) {
+  if (w.q_norm.size() == 0 && !s_.spec().attention_gate) {
     const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
     product.bias = w.qkv_bias.data();
     gpu::MatVecRotate(s_.stream(), product,
@@ -60,18 +63,36 @@ void OneToken::Attend(const BlockStage& block, int64_t slot) {
                        .keys = kv.keys,
                        .values = kv.values},
                       s_.cores());
-  } else {  // the norm of a head needs all of its rows before RoPE
-    const DeviceArray qkv = s_.Get(CudaArray::kQkv, qkv_dim, DType::kFloat32);
+  } else {  // the norm of a head needs all of its rows before RoPE, and its gate is used later
+    qkv = s_.Get(CudaArray::kQkv, qkv_dim, DType::kFloat32);
     product.y = static_cast<float*>(qkv.data);
     gpu::MatVec(s_.stream(), product, s_.cores());
     s_.Rotate(block.layer, w, qkv, q, kv);
   }
-  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, s_.Get(CudaArray::kAttended, q_dim, DType::kFloat32)});
+  const DeviceArray attended = s_.Get(CudaArray::kAttended, q_dim, DType::kFloat32);
+  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, attended});
+  s_.GateHeads(qkv, attended);
+}
+
+void OneToken::GatedDelta(const DeviceDelta& w, int64_t slot) {
+  const GatedDeltaShape& shape = s_.spec().delta;
+  const auto multiply = [&](const DeviceWeight& weight, int64_t rows, CudaArray into) {
+    gpu::MatVecProblem product = of_attention_;
+    product.w = weight.rows;
+    product.rows = rows;
+    product.y = s_.Floats(into, rows);
+    gpu::MatVec(s_.stream(), product, s_.cores());
+    return product.y;
+  };
+  const DeviceArray qkvz{multiply(w.qkvz, shape.channels() + shape.values(), CudaArray::kQkv), DType::kFloat32};
+  const float* const gates = multiply(w.gates, 2 * shape.value_heads, CudaArray::kDeltaGates);
+  s_.GatedDelta(w, slot, qkvz, gates, s_.Get(CudaArray::kAttended, shape.values(), DType::kFloat32));
 }
 
 void OneToken::Gate(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
-  const int64_t inter = w.units;
+  if (w.mixture) return mixture_.Run(*w.mixture, {of_mlp_.x, DType::kFloat32});
+  const int64_t inter = w.inputs;
   gpu::MatVecProblem product = of_mlp_;
   product.w = w.gate_up.rows;
   product.rows = s_.spec().gated ? 2 * inter : inter;
@@ -85,19 +106,24 @@ void OneToken::Gate(const BlockStage& block) {
 
 void OneToken::Finish(const BlockStage& block, Halves half) {
   const DeviceHalf& w = s_.HalfOf(block, half);
-  const bool mlp = half == Halves::kMlp;
-  const int64_t inputs = mlp ? s_.MlpOf(block).units : s_.config().query_dim();
+  const bool mlp = half == Halves::kMlp, plain = s_.spec().PlainUpdates();
+  const MatrixView<float> h(h_, 1, s_.hidden());
+  float* const update = plain ? h_ : s_.Floats(CudaArray::kMlpUpdate, s_.hidden());
+  if (mlp && s_.MlpOf(block).mixture) {
+    mixture_.Sum(plain, {update, 1, s_.hidden()});
+    if (!plain) s_.AddNormed(h, update, w);
+    return;
+  }
   gpu::MatVecProblem product{.w = w.last.rows,
                              .rows = s_.hidden(),
-                             .cols = inputs,
-                             .x = s_.Floats(mlp ? CudaArray::kActivation : CudaArray::kAttended, inputs)};
-  if (!s_.spec().PlainUpdates()) {
-    product.y = s_.Floats(CudaArray::kMlpUpdate, s_.hidden());
+                             .cols = w.inputs,
+                             .x = s_.Floats(mlp ? CudaArray::kActivation : CudaArray::kAttended, w.inputs),
+                             .y = update};
+  if (!plain) {
     gpu::MatVec(s_.stream(), product, s_.cores());
-    return s_.AddNormed({h_, 1, s_.hidden()}, product.y, w);
+    return s_.AddNormed(h, update, w);
   }
   product.bias = w.last_bias.data();
-  product.y = h_;
   gpu::MatVecAdd(s_.stream(), product, h_, s_.cores());
 }
 

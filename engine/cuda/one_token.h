@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/block.h"
+#include "engine/cuda/mixture.h"
 #include "engine/cuda/state.h"
 #include "kernels/cuda/matvec.h"
 
@@ -35,8 +36,10 @@ class OneToken : public Layers, private Block {
   void Attend(const BlockStage& block, int64_t slot) override;
   void Gate(const BlockStage& block) override;
   void Finish(const BlockStage& block, Halves half) override;
+  void GatedDelta(const DeviceDelta& w, int64_t slot);
 
   CudaState& s_;
+  CudaMixture mixture_{s_};
   const float* from_ = nullptr;
   float *h_ = nullptr, *spare_ = nullptr;     // the stream, and where a full adapter writes the next one
   gpu::MatVecProblem of_attention_, of_mlp_;  // products that read the inputs of the halves

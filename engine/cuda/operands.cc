@@ -59,7 +59,7 @@ void DeviceOperands::PlaceMlp(int64_t layer) {
   place(block.post_norm_bias, half.norm.bias.data());
   place(block.mlp_update_norm, half.update_norm.data());
   place(block.gate_bias, half.gate_up_bias.data());
-  place(block.up_bias, half.gate_up_bias.data() + (gated ? half.units : 0));
+  place(block.up_bias, half.gate_up_bias.data() + (gated ? half.inputs : 0));
   place(block.down_bias, half.last_bias.data());
 }
 

@@ -119,6 +119,7 @@ void CudaState::Rotate(int64_t layer, const DeviceAttention& attention, DeviceAr
                                     .q_dim = config().query_dim(),
                                     .kv_dim = config().kv_dim()});
   gpu::RopeAndStore(stream(), {.qkv = qkv,
+                               .gated = spec().attention_gate,
                                .bias = whole ? nullptr : attention.qkv_bias.data(),
                                .q_norm = whole ? nullptr : attention.q_norm.data(),
                                .k_norm = whole ? nullptr : attention.k_norm.data(),
@@ -133,6 +134,40 @@ void CudaState::Rotate(int64_t layer, const DeviceAttention& attention, DeviceAr
                                .q = q,
                                .keys = kv.keys,
                                .values = kv.values});
+}
+
+void CudaState::GateHeads(ConstDeviceArray qkv, DeviceArray attended) {
+  if (!spec().attention_gate) return;
+  gpu::GateHeads(stream(), {qkv, step().count, qkv_dim()}, config().head_dim,
+                 {attended, step().count, config().query_dim()});
+}
+
+void CudaState::GatedDelta(const DeviceDelta& w, int64_t slot, ConstDeviceArray qkvz, const float* gates,
+                           DeviceArray to) {
+  const GatedDeltaShape& shape = spec().delta;
+  const int64_t count = step().count;
+  auto* const cached = caches() != nullptr ? reinterpret_cast<float*>(caches()->slot(slot).states.data()) : nullptr;
+  float* const own = Floats(CudaArray::kDeltaStates, delta_ranges().states * shape.sequence_floats());
+  gpu::DeltaCall call{.shape = shape,
+                      .states = cached != nullptr ? cached : own,
+                      .x = qkvz,
+                      .gates = gates,
+                      .conv = w.conv.data(),
+                      .rates = w.rates.data(),
+                      .dt_bias = w.dt_bias.data(),
+                      .mixed = Floats(CudaArray::kDeltaMixed, count * shape.channels()),
+                      .decays = Floats(CudaArray::kDeltaDecays, count * 2 * shape.value_heads),
+                      .out = Floats(CudaArray::kDeltaHeads, count * shape.values())};
+  if (step().longest > gpu::kFewDeltaTokens)
+    call.chunks = Floats(CudaArray::kDeltaChunks, count * shape.chunk_floats());
+  for (const DeltaGeneration& generation : delta_ranges().generations) {
+    call.sequences = step().delta_ranges + generation.first;
+    call.sequence_count = generation.count;
+    call.longest = generation.longest;
+    gpu::ConvolveDelta(stream(), call);
+    gpu::ApplyDeltaRule(stream(), call);
+  }
+  gpu::NormDelta(stream(), call, count, w.norm.data(), eps(), to);
 }
 
 const float* CudaState::Here(const Rows& rows) {

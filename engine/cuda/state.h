@@ -13,6 +13,7 @@
 #include "engine/cuda/scratch.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/rmsnorm.h"
+#include "models/block_tensors.h"
 
 namespace shiftrt {
 
@@ -45,6 +46,18 @@ enum class CudaArray : uint8_t {
   kActivation,
   kWidened,
   kInner,
+  kRouterLogits,
+  kChosenExperts,
+  kExpertInputs,
+  kExpertRows,
+  kSharedRows,
+  kSharedGate,
+  kDeltaMixed,
+  kDeltaGates,
+  kDeltaDecays,
+  kDeltaHeads,
+  kDeltaChunks,
+  kDeltaStates,
   kLogits,
   kGiven,
   kGathered,
@@ -103,6 +116,14 @@ class CudaState : public CudaCall {
   // values to `kv`.
   void Rotate(int64_t layer, const DeviceAttention& attention, gpu::DeviceArray qkv, gpu::DeviceArray q,
               const KeysValues& kv);
+  // The columns of the product with the joined query, key and value matrices.
+  int64_t qkv_dim() const { return Size(config(), Axis::kQueries) + 2 * config().kv_dim(); }
+  // attended (tokens, query_dim) *= the sigmoid of the gates in that product, if the model has gates.
+  void GateHeads(gpu::ConstDeviceArray qkv, gpu::DeviceArray attended);
+  // A gated delta network between its first products, qkvz (tokens, channels + values) and gates (tokens, 2
+  // value_heads), and its last one: to (tokens, values), in the type of qkvz.
+  void GatedDelta(const DeviceDelta& w, int64_t slot, gpu::ConstDeviceArray qkvz, const float* gates,
+                  gpu::DeviceArray to);
   // A product whose input is the norm of h (hidden), computed by the product itself, or into `into` where the product
   // cannot or where the input is read again.
   gpu::MatVecProblem OfNormed(float* h, const gpu::Norm& norm, bool apart, CudaArray into = CudaArray::kNormed);

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/gated_delta.h"
 #include "kernels/widen.h"
 #include "models/block_tensors.h"
 #include "models/split.h"
@@ -25,12 +28,26 @@ constexpr int64_t kHeadDims[] = {64, 80, 96, 128, 256};
 // later.
 DType CheckSupported(const Weights& weights) {
   const ModelConfig& config = weights.config;
-  Check(std::find(std::begin(kHeadDims), std::end(kHeadDims), config.head_dim) != std::end(kHeadDims),
+  const GatedDeltaShape& delta = config.block.delta;
+  Check(!config.block.attention ||
+            std::find(std::begin(kHeadDims), std::end(kHeadDims), config.head_dim) != std::end(kHeadDims),
         "the GPU kernels take heads of 64, 80, 96, 128 or 256; this model's have {}: use --device cpu",
         config.head_dim);
   Check(config.hidden % 8 == 0 && config.intermediate % 8 == 0,
         "the GPU kernels take hidden and intermediate sizes that are multiples of 8, not {} and {}: use --device cpu",
         config.hidden, config.intermediate);
+  Check(!config.block.gated_delta ||
+            (std::max(delta.key_dim, delta.value_dim) <= gpu::kMostDeltaDim && delta.values() % 8 == 0),
+        "the GPU kernels take gated delta networks with heads of at most {}, and with values that are a multiple of 8; "
+        "this model's have {} and {}, and {} values: use --device cpu",
+        gpu::kMostDeltaDim, delta.key_dim, delta.value_dim, delta.values());
+  const MixtureSpec& mixture = config.block.mixture;
+  Check(!config.block.mixed || (mixture.units % 8 == 0 && mixture.shared_units % 8 == 0 &&
+                                mixture.experts <= gpu::kMostExperts && mixture.active <= gpu::kMostActiveExperts),
+        "the GPU kernels take up to {} of {} experts, whose units are multiples of 8; this model has {} of {}, of {} "
+        "units and {} shared ones: use --device cpu",
+        gpu::kMostActiveExperts, gpu::kMostExperts, mixture.active, mixture.experts, mixture.units,
+        mixture.shared_units);
   Check(!config.block.layer_norm || !config.block.update_norms,
         "the GPU kernels have no LayerNorm of updates: use --device cpu");
   DType dtype = weights.embedding.dtype;
@@ -40,7 +57,7 @@ DType CheckSupported(const Weights& weights) {
   });
   if (quantised) dtype = DType::kBFloat16;
   weights.ForEach([&](const std::string& name, const TensorView& tensor) {
-    if (tensor.shape.size() < 2 || tensor.dtype == dtype) return;
+    if (tensor.shape.size() != 2 || tensor.dtype == dtype) return;  // others are widened
     Check(quantised, "{} is {}, the embedding {}: on the GPU all matrices have one type; choose it with --dtype", name,
           Name(tensor.dtype), Name(dtype));
     Check(IsQuantised(tensor.dtype),
@@ -55,20 +72,33 @@ DType TypeThere(const TensorView& matrix) {
   return gpu::TakesBlocks(matrix.dtype) ? matrix.dtype : ExpandedType(matrix.dtype);
 }
 
+// Matrices of one type that are one below the other.
+using Stack = std::vector<const TensorView*>;
+
+int64_t RowsOf(const Stack& stack) {
+  int64_t rows = 0;
+  for (const TensorView* matrix : stack) rows += matrix->rows();
+  return rows;
+}
+
 // Blocks to planes, through host memory for `kAtOnce` blocks.
-void CopyPlanes(gpu::Uploader& uploader, const TensorView& matrix, std::byte* to) {
+void CopyPlanes(gpu::Uploader& uploader, const Stack& stack, std::byte* to) {
   constexpr int64_t kAtOnce = int64_t{1} << 16;
-  const int64_t block_bytes = LayoutOf(matrix.dtype).bytes, blocks = matrix.bytes() / block_bytes;
-  const auto* const from = static_cast<const std::byte*>(matrix.data);
+  const DType type = stack.front()->dtype;
+  const int64_t block_bytes = LayoutOf(type).bytes;
   std::vector<std::byte> gathered;
-  for (const gpu::BlockPlane& plane : gpu::PlanesOf(matrix.dtype)) {
-    for (int64_t first = 0; first < blocks && plane.bytes > 0; first += kAtOnce) {
-      const int64_t count = std::min(kAtOnce, blocks - first);
-      gathered.resize(count * plane.bytes);
-      gpu::GatherPlane(matrix.dtype, plane, from + first * block_bytes, count, gathered.data());
-      uploader.Copy(to + first * plane.bytes, gathered.data(), std::ssize(gathered));
+  for (const gpu::BlockPlane& plane : gpu::PlanesOf(type)) {
+    for (const TensorView* matrix : stack) {
+      const auto* const from = static_cast<const std::byte*>(matrix->data);
+      const int64_t blocks = matrix->bytes() / block_bytes;
+      for (int64_t first = 0; first < blocks && plane.bytes > 0; first += kAtOnce) {
+        const int64_t count = std::min(kAtOnce, blocks - first);
+        gathered.resize(count * plane.bytes);
+        gpu::GatherPlane(type, plane, from + first * block_bytes, count, gathered.data());
+        uploader.Copy(to + first * plane.bytes, gathered.data(), std::ssize(gathered));
+      }
+      to += blocks * plane.bytes;
     }
-    to += blocks * plane.bytes;
   }
 }
 
@@ -85,32 +115,43 @@ void CopyExpanded(gpu::Uploader& uploader, const TensorView& matrix, std::byte* 
   }
 }
 
-// Matrices one below the other. Those of planes begin where 16 bytes can be loaded.
-DeviceWeight Join(gpu::Stream stream, gpu::Uploader& uploader, std::initializer_list<const TensorView*> parts) {
+// Matrices one below the other, a part for each stack. Those of planes begin where 16 bytes can be loaded.
+DeviceWeight JoinStacks(gpu::Stream stream, gpu::Uploader& uploader, const std::vector<Stack>& parts) {
   constexpr int64_t kAlignment = 256;
   const bool plain =
-      std::none_of(parts.begin(), parts.end(), [](const TensorView* part) { return IsQuantised(TypeThere(*part)); });
+      std::none_of(parts.begin(), parts.end(), [](const Stack& part) { return IsQuantised(TypeThere(*part.front())); });
   std::vector<int64_t> starts;
   int64_t bytes = 0;
-  for (const TensorView* part : parts) {
+  for (const Stack& part : parts) {
     starts.push_back(plain ? bytes : (bytes + kAlignment - 1) / kAlignment * kAlignment);
-    bytes = starts.back() + BytesOf(TypeThere(*part), part->rows() * part->cols());
+    bytes = starts.back() + BytesOf(TypeThere(*part.front()), RowsOf(part) * part.front()->cols());
   }
   DeviceWeight joined{DeviceBuffer<std::byte>(stream, bytes, "the weights"), {}};
-  for (const TensorView* part : parts) {
-    const DType type = TypeThere(*part);
-    std::byte* const to = joined.memory.data() + starts[joined.rows.count];
+  for (const Stack& part : parts) {
+    const DType type = TypeThere(*part.front());
+    std::byte* to = joined.memory.data() + starts[joined.rows.count];
+    joined.rows.parts[joined.rows.count++] = {{to, type}, RowsOf(part), 0, RowsOf(part)};
     if (IsQuantised(type)) {
-      CopyPlanes(uploader, *part, to);
-    } else if (IsQuantised(part->dtype)) {
-      CopyExpanded(uploader, *part, to);
-    } else {
-      uploader.Copy(to, part->data, part->bytes());
+      CopyPlanes(uploader, part, to);
+      continue;
     }
-    joined.rows.parts[joined.rows.count++] = {{to, type}, part->rows(), 0, part->rows()};
+    for (const TensorView* matrix : part) {
+      if (IsQuantised(matrix->dtype)) {
+        CopyExpanded(uploader, *matrix, to);
+      } else {
+        uploader.Copy(to, matrix->data, matrix->bytes());
+      }
+      to += BytesOf(type, matrix->rows() * matrix->cols());
+    }
   }
-  if (plain) joined.rows.plain = {joined.memory.data(), TypeThere(**parts.begin())};
+  if (plain) joined.rows.plain = joined.rows.parts[0].array;
   return joined;
+}
+
+DeviceWeight Join(gpu::Stream stream, gpu::Uploader& uploader, std::initializer_list<const TensorView*> parts) {
+  std::vector<Stack> stacks;
+  for (const TensorView* part : parts) stacks.push_back({part});
+  return JoinStacks(stream, uploader, stacks);
 }
 
 // Vectors one after the other, widened; nothing where all are absent, zeros where one is.
@@ -150,34 +191,89 @@ DeviceNorm InputNorm(gpu::Stream stream, const ModelConfig& config, const BlockW
                                   : NormWithBias(stream, config, weight, bias);
 }
 
+DeviceBuffer<float> Upload(gpu::Stream stream, const std::vector<float>& values) {
+  return {stream, std::span<const float>(values), "the weights"};
+}
+
+DeviceDelta MakeDelta(gpu::Stream stream, gpu::Uploader& uploader, const GatedDeltaShape& shape,
+                      const BlockWeights& from) {
+  const std::vector<float> wide = Widened(from.delta_conv);
+  std::vector<float> conv(wide.size()), rates = Widened(from.delta_a_log);
+  for (int64_t i = 0; i < std::ssize(wide); ++i)
+    conv[i % shape.conv_width * shape.channels() + i / shape.conv_width] = wide[i];
+  for (float& rate : rates) rate = static_cast<float>(std::exp(static_cast<double>(rate)));
+  return {Join(stream, uploader, {&from.delta_qkv, &from.delta_z}),
+          Join(stream, uploader, {&from.delta_b, &from.delta_a}),
+          Upload(stream, conv),
+          Upload(stream, rates),
+          Upload(stream, Widened(from.delta_dt_bias)),
+          Upload(stream, Widened(from.delta_norm))};
+}
+
 DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config,
                               const BlockWeights& from) {
-  const int64_t q_dim = config.query_dim(), kv_dim = config.kv_dim();
+  const int64_t q_dim = Size(config, Axis::kQueries), kv_dim = config.kv_dim();
   DeviceAttention half;
-  half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
   half.last = Join(stream, uploader, {&from.o});
+  half.inputs = from.o.cols();
   half.norm = InputNorm(stream, config, from, from.input_norm, from.input_norm_bias);
   half.update_norm = Norm(stream, config, from.attention_update_norm);
+  half.last_bias = JoinWide(stream, {{&from.o_bias, 0}});
+  if (!from.delta_qkv.empty()) {
+    half.delta = MakeDelta(stream, uploader, config.block.delta, from);
+    return half;
+  }
+  half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
   half.q_norm = Norm(stream, config, from.q_norm);
   half.k_norm = Norm(stream, config, from.k_norm);
   half.qkv_bias = JoinWide(stream, {{&from.q_bias, q_dim}, {&from.k_bias, kv_dim}, {&from.v_bias, kv_dim}});
-  half.last_bias = JoinWide(stream, {{&from.o_bias, 0}});
   return half;
+}
+
+DeviceMixture MakeMixture(gpu::Stream stream, gpu::Uploader& uploader, const MixtureSpec& spec, int64_t layer,
+                          const BlockWeights& from) {
+  Stack gate_up, down;
+  for (const ExpertWeights& expert : from.experts) {
+    gate_up.insert(gate_up.end(), {&expert.gate, &expert.up});
+    down.push_back(&expert.down);
+  }
+  for (const Stack* stack : {&gate_up, &down})
+    for (const TensorView* matrix : *stack)
+      Check(matrix->dtype == stack->front()->dtype,
+            "layer {}: experts have {} and {}: on the GPU gate and up of all experts have one type, and down of all; "
+            "--dtype bfloat16 converts all",
+            layer, Name(stack->front()->dtype), Name(matrix->dtype));
+  DeviceMixture mixture;
+  mixture.router = Join(stream, uploader, {&from.router});
+  mixture.gate_up = JoinStacks(stream, uploader, {gate_up});
+  mixture.down = JoinStacks(stream, uploader, {down});
+  mixture.experts = std::ssize(from.experts);
+  mixture.active = std::min(spec.active, mixture.experts);
+  mixture.units = from.AnyUp().rows();
+  if (from.shared_up.empty()) return mixture;
+  mixture.shared_gate_up = Join(stream, uploader, {&from.shared_gate, &from.shared_up});
+  mixture.shared_down = Join(stream, uploader, {&from.shared_down});
+  mixture.shared_weight = Join(stream, uploader, {&from.shared_weight});
+  mixture.shared_units = from.shared_up.rows();
+  return mixture;
 }
 
 DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config, int64_t layer,
                   const BlockWeights& from) {
   DeviceMlp half;
-  half.units = MlpUnits(from);
-  Check(half.units % 8 == 0,
-        "layer {}: the GPU kernels take MLPs whose units are a multiple of 8, not {}: use --device cpu", layer,
-        half.units);
+  half.norm = InputNorm(stream, config, from, from.post_norm, from.post_norm_bias);
+  half.update_norm = Norm(stream, config, from.mlp_update_norm);
+  if (from.IsMixture()) {
+    half.mixture = MakeMixture(stream, uploader, config.block.mixture, layer, from);
+    return half;
+  }
+  const int64_t units = half.inputs = MlpUnits(from);
+  Check(units % 8 == 0, "layer {}: the GPU kernels take MLPs whose units are a multiple of 8, not {}: use --device cpu",
+        layer, units);
   const bool gated = config.block.gated;
   half.gate_up = gated ? Join(stream, uploader, {&from.gate, &from.up}) : Join(stream, uploader, {&from.up});
   half.last = Join(stream, uploader, {&from.down});
-  half.norm = InputNorm(stream, config, from, from.post_norm, from.post_norm_bias);
-  half.update_norm = Norm(stream, config, from.mlp_update_norm);
-  half.gate_up_bias = gated ? JoinWide(stream, {{&from.gate_bias, half.units}, {&from.up_bias, half.units}})
+  half.gate_up_bias = gated ? JoinWide(stream, {{&from.gate_bias, units}, {&from.up_bias, units}})
                             : JoinWide(stream, {{&from.up_bias, 0}});
   half.last_bias = JoinWide(stream, {{&from.down_bias, 0}});
   return half;

@@ -36,17 +36,31 @@ struct DeviceNorm {
 // family's offset added to the norms; an absent one is null.
 struct DeviceHalf {
   DeviceNorm norm;
-  DeviceWeight last;  // the projection that ends the half: o or down
+  DeviceWeight last;   // the projection that ends the half: o or down
+  int64_t inputs = 0;  // what it reads per token: heads, or units
   gpu::DeviceBuffer<float> last_bias, update_norm;
 };
+// A gated delta network as kernels/cuda/gated_delta.h takes it.
+struct DeviceDelta {
+  DeviceWeight qkvz, gates;  // queries, keys, values and z; b and a
+  gpu::DeviceBuffer<float> conv, rates, dt_bias, norm;
+};
 struct DeviceAttention : DeviceHalf {
-  DeviceWeight qkv;
+  DeviceWeight qkv;  // with gates (BlockSpec::attention_gate) among the rows of q
   gpu::DeviceBuffer<float> q_norm, k_norm, qkv_bias;
+  std::optional<DeviceDelta> delta;  // in the place of these
+};
+// A mixture of experts. The experts' matrices stand one below the other; of gate_up, an expert's gate and then its up.
+struct DeviceMixture {
+  DeviceWeight router, gate_up, down;
+  int64_t experts = 0, active = 0, units = 0;
+  DeviceWeight shared_gate_up, shared_down, shared_weight;
+  int64_t shared_units = 0;  // 0: there is no shared expert
 };
 struct DeviceMlp : DeviceHalf {
   DeviceWeight gate_up;  // without gate, the up projection alone
   gpu::DeviceBuffer<float> gate_up_bias;
-  int64_t units = 0;  // a multiple of 8
+  std::optional<DeviceMixture> mixture;  // in the place of these and of the last projection
 };
 // A final norm and a head of a plan's own; nothing where it has the model's. The final norm is multiplied by the scale
 // of the logits, and is there if that is not 1.
@@ -65,14 +79,14 @@ class DeviceWeights {
  public:
   // Throws Error for a model the kernels do not take: matrices of several types that are not quantised, or of another
   // than bfloat16 beside quantised ones; sizes that are no multiples of 8; a head dimension other than 64, 80, 96, 128
-  // or 256.
+  // or 256; gated delta networks with heads of more than 256; mixtures of more than gpu::kMostExperts experts.
   DeviceWeights(const Weights& weights, int gpu);
 
   // A half of a block of `weights`, which are those this was made of.
   const DeviceAttention& Attention(const Weights& weights, int64_t layer);
   const DeviceMlp& Mlp(const Weights& weights, int64_t layer);
   // Tensors that a plan gives a block of the same model. Throws Error where a matrix is not of dtype(), or quantised in
-  // a model of bfloat16, and for an MLP whose units are no multiple of 8, like Mlp().
+  // a model of bfloat16, and for an MLP whose units are no multiple of 8, or experts of several types, like Mlp().
   DeviceAttention UploadAttention(const ModelConfig& config, const BlockStage& stage);
   DeviceMlp UploadMlp(const ModelConfig& config, const BlockStage& stage);
   DeviceOutput UploadOutput(const Weights& weights, const DepthPlan& plan);

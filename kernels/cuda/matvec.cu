@@ -98,6 +98,7 @@ struct MatVecWeights {
   static constexpr bool kAlwaysShared = false;
   const T* data;
 
+  SHIFTRT_DEVICE void SkipRows(int rows, int cols) { data += static_cast<int64_t>(rows) * cols; }
   // Without a number, the compiler would delay loads of float32.
   static constexpr int LeastBlocks(bool norm) { return norm || sizeof(T) == 4 ? BlocksPerMultiprocessor(norm) : 0; }
   template <int kRows>
@@ -155,6 +156,22 @@ void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* adde
   });
 }
 
+template <Finish kFinish>
+void MultiplyExperts(Stream stream, MatVecProblem problem, const ExpertSlots& slots, int multiprocessors) {
+  constexpr const char* kOperation = "matrix-vector products of experts";
+  Require(problem.cols % 8 == 0, kOperation, "a multiple of 8 columns", problem.cols);
+  Require(problem.norm_weight == nullptr && problem.bias == nullptr, kOperation, "no norm and no bias", problem.rows);
+  Require(slots.count <= kMostBlocksAlongZ, kOperation, "at most 65535 slots", slots.count);
+  if (problem.rows == 0 || slots.count == 0) return;
+  problem.w = problem.w.Rows(0, problem.rows, problem.cols);
+  if (problem.w.quantised()) return LaunchBlocksOfExperts<kFinish>(stream, problem, slots, multiprocessors);
+  WithType(kOperation, problem.w.plain.dtype, [&](auto type) {
+    using T = decltype(type);
+    LaunchOfExperts<T, kFinish>(stream, {static_cast<const T*>(problem.w.plain.data)}, problem, slots,
+                                multiprocessors);
+  });
+}
+
 }  // namespace
 
 MatVecTile ChooseMatVecTile(int64_t rows, bool paired, bool norm, int multiprocessors) {
@@ -176,6 +193,18 @@ void MatVecGated(Stream stream, Activation activation, const MatVecProblem& prob
   Require(problem.rows % 2 == 0, "gate and up projection", "an even number of rows", problem.rows);
   const auto launch = activation == Activation::kSilu ? LaunchMatVec<Finish::kSwiGlu> : LaunchMatVec<Finish::kGeGlu>;
   launch(stream, problem, nullptr, multiprocessors, {});
+}
+
+void MatVecOfExperts(Stream stream, const MatVecProblem& problem, const ExpertSlots& slots, int multiprocessors) {
+  MultiplyExperts<Finish::kStore>(stream, problem, slots, multiprocessors);
+}
+
+void MatVecGatedOfExperts(Stream stream, Activation activation, const MatVecProblem& problem, const ExpertSlots& slots,
+                          int multiprocessors) {
+  Require(problem.rows % 2 == 0, "gate and up projection", "an even number of rows", problem.rows);
+  const auto multiply =
+      activation == Activation::kSilu ? MultiplyExperts<Finish::kSwiGlu> : MultiplyExperts<Finish::kGeGlu>;
+  multiply(stream, problem, slots, multiprocessors);
 }
 
 void MatVecRotate(Stream stream, const MatVecProblem& problem, const RotatedHeads& heads, int multiprocessors) {

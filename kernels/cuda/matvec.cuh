@@ -23,10 +23,11 @@ struct PlainVector {
 
 // The weights (rows, cols) as a kernel takes them. Dots(rows, vector, cols, ahead, sums) computes a lane's part of the
 // dot products of some rows with the vector. LoadAhead(rows, cols, ahead) may load the first of these rows' weights
-// before the vector is there: no launch writes weights, so a block does so while the launch in front still runs. Cache
-// is the type of cached keys and values. LeastBlocks(norm) is the kernel's kLeastBlocks. SharedVector is the vector in
-// shared memory: Take() finds its Bytes(cols), and a thread writes kRun elements with Set(at, x). Threads do so for
-// whole spans of kSpan columns, with zeros after the last. Vectors without a norm are there, too, if kAlwaysShared.
+// before the vector is there: no launch writes weights, so a block does so while the launch in front still runs.
+// SkipRows(rows, cols) makes row `rows` the first. Cache is the type of cached keys and values. LeastBlocks(norm) is
+// the kernel's kLeastBlocks. SharedVector is the vector in shared memory: Take() finds its Bytes(cols), and a thread
+// writes kRun elements with Set(at, x). Threads do so for whole spans of kSpan columns, with zeros after the last.
+// Vectors without a norm are there, too, if kAlwaysShared.
 template <typename T>
 struct MatVecWeights;
 
@@ -237,6 +238,7 @@ struct MatVecKernel {
     WaitForEarlier();
     Multiply(args, ahead);
   }
+  // `ahead`: of the first item of the warp.
   static SHIFTRT_DEVICE void Multiply(const Args& args, Ahead& ahead) {
     if constexpr (kShared) {
       SharedArena arena;
@@ -280,5 +282,51 @@ typename Kernel::Args MatVecArgs(const typename Kernel::W& w, const MatVecProble
                   static_cast<typename Kernel::Cache*>(heads.values.data)};
   return args;
 }
+
+// The product of each slot: that of MatVecKernel, by the blocks with its number along y.
+template <typename T, Finish kFinish, int kRows>
+struct ExpertMatVecKernel {
+  using Product = MatVecKernel<T, false, kFinish, kRows>;
+  static constexpr int kThreads = Product::kThreads, kLeastBlocks = Product::kLeastBlocks;
+  static constexpr bool kAllowsNext = Product::kAllowsNext;
+  struct Args {
+    typename Product::Args of;
+    const int32_t* experts;
+    int slots_per_vector;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    typename Product::Args of = args.of;
+    const int slot = Block().y;
+    of.w.SkipRows(args.experts[slot] * of.rows, of.cols);
+    of.x += static_cast<int64_t>(slot / args.slots_per_vector) * of.cols;
+    of.y += static_cast<int64_t>(slot) * (Product::kGlu ? of.rows / 2 : of.rows);
+    typename Product::Ahead none;  // the experts are known only now
+    Product::Multiply(of, none);
+  }
+};
+
+// `w` are the rows of the first expert. All slots together have the blocks of a product whose rows suffice for all
+// multiprocessors, or one each.
+template <typename T, Finish kFinish>
+void LaunchOfExperts(Stream stream, const MatVecWeights<T>& w, const MatVecProblem& problem, const ExpertSlots& slots,
+                     int multiprocessors) {
+  const MatVecTile tile = ChooseMatVecTile(problem.rows, IsPaired(kFinish), false, multiprocessors);
+  const int most = Blocks(2 * multiprocessors, slots.count);
+  const auto launch = [&](auto kernel) {
+    using Kernel = decltype(kernel);
+    using Product = typename Kernel::Product;
+    Launch<Kernel>(stream,
+                   {.x = tile.blocks < most ? tile.blocks : most,
+                    .y = static_cast<int>(slots.count),
+                    .shared_bytes = Product::SharedFor(static_cast<int>(problem.cols))},
+                   {MatVecArgs<Product, kFinish>(w, problem, nullptr, {}), slots.experts,
+                    static_cast<int>(slots.slots_per_vector)});
+  };
+  if constexpr (!IsPaired(kFinish))
+    if (tile.rows_per_warp == 1) return launch(ExpertMatVecKernel<T, kFinish, 1>());
+  launch(ExpertMatVecKernel<T, kFinish, 2>());
+}
+template <Finish kFinish>
+void LaunchBlocksOfExperts(Stream stream, const MatVecProblem& problem, const ExpertSlots& slots, int multiprocessors);
 
 }  // namespace shiftrt::gpu

@@ -49,6 +49,18 @@ struct RotatedHeads {
 // and RopeAndStore of its result without head norms; `y` is unused. A warp has both rows of a pair that is rotated.
 void MatVecRotate(Stream stream, const MatVecProblem& problem, const RotatedHeads& heads, int multiprocessors);
 
+// Slots of a mixture, pairs of a token and one of its experts. Slot s multiplies vector s / slots_per_vector with the
+// matrix of expert experts[s], which is in device memory.
+struct ExpertSlots {
+  const int32_t* experts = nullptr;
+  int64_t count = 0, slots_per_vector = 1;
+};
+// MatVec() and MatVecGated() for each slot, in one launch. `rows` are those of one expert; w has those of all experts,
+// one below the other and in one part. There is neither norm nor bias. y (count, rows), or (count, rows / 2).
+void MatVecOfExperts(Stream stream, const MatVecProblem& problem, const ExpertSlots& slots, int multiprocessors);
+void MatVecGatedOfExperts(Stream stream, Activation activation, const MatVecProblem& problem, const ExpertSlots& slots,
+                          int multiprocessors);
+
 // The division of a product of `rows` rows between warps and blocks. A warp processes two rows together, which halves
 // the reads of the vector, unless that would leave multiprocessors without a block. There are as many blocks as the
 // rows can use, up to the number that is resident. `paired`: always two rows, because the pairs are fixed. `norm`: the

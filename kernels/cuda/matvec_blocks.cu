@@ -348,6 +348,14 @@ struct MatVecWeights<Quantised> {
   StoredPart parts[3];
   int cols;  // the columns of the parts, of which a product may take fewer
 
+  // For weights in one part.
+  SHIFTRT_DEVICE void SkipRows(int rows, int in_row) {
+    WithStored(parts[0].type, [&](auto type) {
+      const BlockRow at = parts[0].template Row<type()>(rows, in_row);
+#pragma unroll
+      for (int p = 0; p < kMostPlanes; ++p) parts[0].planes[p] = at.planes[p];
+    });
+  }
   static constexpr int LeastBlocks(bool) { return kBlockMatVecBlocks; }
   // Nothing is loaded ahead: a row's format decides how many registers its first weights take.
   template <int kRows>
@@ -459,6 +467,17 @@ void LaunchBlockMatVec(Stream stream, const MatVecProblem& problem, const float*
   }
 }
 
+template <Finish kFinish>
+void LaunchBlocksOfExperts(Stream stream, const MatVecProblem& problem, const ExpertSlots& slots, int multiprocessors) {
+  Require(problem.cols % kPieceColumns == 0, kOperation, "a multiple of 32 columns", problem.cols);
+  Require(problem.cols <= RoundedVector::kMostColumns, kOperation, "a vector that fits into shared memory",
+          problem.cols);
+  LaunchOfExperts<Quantised, kFinish>(stream, WeightsFrom(problem, 0), problem, slots, multiprocessors);
+}
+
+template void LaunchBlocksOfExperts<Finish::kStore>(Stream, const MatVecProblem&, const ExpertSlots&, int);
+template void LaunchBlocksOfExperts<Finish::kSwiGlu>(Stream, const MatVecProblem&, const ExpertSlots&, int);
+template void LaunchBlocksOfExperts<Finish::kGeGlu>(Stream, const MatVecProblem&, const ExpertSlots&, int);
 template void LaunchBlockMatVec<Finish::kStore>(Stream, const MatVecProblem&, const float*, int, const RotatedHeads&);
 template void LaunchBlockMatVec<Finish::kAdd>(Stream, const MatVecProblem&, const float*, int, const RotatedHeads&);
 template void LaunchBlockMatVec<Finish::kSwiGlu>(Stream, const MatVecProblem&, const float*, int, const RotatedHeads&);

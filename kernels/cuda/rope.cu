@@ -47,6 +47,7 @@ struct RopeAndStoreKernel {
     float sign;  // 1, or -1 to rotate back
     const int32_t *positions, *cache_rows;
     int heads, kv_heads, head_dim;
+    int gates;  // for each query head: 0 or 1
     int lanes;  // a group has so many: a power of two
     In* q;
     BFloat16* rounded;
@@ -165,10 +166,13 @@ struct RopeAndStoreKernel {
     const int64_t token = Block().x;
     Pairs low = {}, high = {};
     if (used) {
-      Read(args.qkv + (token * all_heads + head) * args.head_dim, args, low, high);
+      const int gates_before = args.gates * (head < args.heads ? head : args.heads);
+      const int64_t at = token * (all_heads + args.gates * args.heads) * args.head_dim;
+      const int within = (head + gates_before) * args.head_dim;
+      Read(args.qkv + at + within, args, low, high);
       if (args.bias != nullptr) {
         Pairs of_low = {}, of_high = {};
-        Read(args.bias + head * args.head_dim, args, of_low, of_high);
+        Read(args.bias + within, args, of_low, of_high);
         for (int p = 0; p < kPairs; ++p) low[p] += of_low[p], high[p] += of_high[p];
       }
     }
@@ -271,13 +275,14 @@ void RopeAndStore(Stream stream, const QueryKeyValue& step) {
       const RopePairs pairs = RopePairs::Of(step.table, step.head_dim);
       const auto launch = [&](auto wide) {
         using Kernel = RopeAndStoreKernel<In, Cache, wide()>;
-        Launch<Kernel>(stream,
-                       {.x = static_cast<int>(step.tokens),
-                        .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::HeadsPerBlock(step.head_dim))},
-                       {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps,
-                        step.table, pairs, step.back ? -1.0f : 1.0f, step.positions, step.cache_rows, step.heads,
-                        step.kv_heads, step.head_dim, Kernel::LanesFor(step.head_dim), static_cast<In*>(step.q.data),
-                        step.rounded, static_cast<Cache*>(step.keys.data), static_cast<Cache*>(step.values.data)});
+        Launch<Kernel>(
+            stream,
+            {.x = static_cast<int>(step.tokens),
+             .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::HeadsPerBlock(step.head_dim))},
+            {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps, step.table, pairs,
+             step.back ? -1.0f : 1.0f, step.positions, step.cache_rows, step.heads, step.kv_heads, step.head_dim,
+             step.gated ? 1 : 0, Kernel::LanesFor(step.head_dim), static_cast<In*>(step.q.data), step.rounded,
+             static_cast<Cache*>(step.keys.data), static_cast<Cache*>(step.values.data)});
       };
       if (ReadsEightPairs(step, pairs)) return launch(std::true_type());
       launch(std::false_type());

@@ -24,6 +24,7 @@ void MakeRopeTable(Stream stream, int64_t positions, const float* inverse_freque
 
 struct QueryKeyValue {
   ConstDeviceArray qkv;           // (tokens, (heads + 2 kv_heads) * head_dim): queries, keys, values
+  bool gated = false;             // the gate of each query head, which is not read, stands behind it
   const float* bias = nullptr;    // the same columns; may be null
   const float* q_norm = nullptr;  // (head_dim), with k_norm; null: no head norms
   const float* k_norm = nullptr;

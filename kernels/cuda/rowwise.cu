@@ -210,6 +210,21 @@ struct GateStep {
   }
 };
 
+template <typename Gate, typename T>
+struct GateHeadsStep {
+  RowsOf<const Gate> both;
+  RowsOf<T> x;
+  int head_dim;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float gates[8], values[8];
+    Read<kWide>(both.At(row, col + (col / head_dim + 1) * head_dim), count, gates);
+    Read<kWide>(x.At(row, col), count, values);
+    for (int j = 0; j < 8; ++j) values[j] = Quotient(values[j], 1 + Exp(-gates[j]));
+    Write<kWide>(x.At(row, col), count, values);
+  }
+};
+
 template <Activation kActivation>
 struct GateGradientStep {
   RowsOf<const float> gate, up;  // up: null without gate
@@ -346,6 +361,18 @@ void GateRowsGradient(Stream stream, Activation activation, MatrixView<const flo
   }
   WithActivation(activation, [&](auto kind) {
     LaunchRows(stream, GateGradientStep<kind()>{Of(gate), Of(up), Of(dgate), Of(dup)}, gate, up, dgate.rows, dup.rows);
+  });
+}
+
+void GateHeads(Stream stream, const ConstDeviceRows& both, int64_t head_dim, const DeviceRows& x) {
+  Require(head_dim % 8 == 0, "gates of heads", "a head dimension that is a multiple of 8", head_dim);
+  Require(both.rows == x.rows && both.cols >= 2 * x.cols, "gates of heads", "a gate for each element, not columns",
+          both.cols);
+  WithTypes("gates of heads", both.array.dtype, x.array.dtype, [&](auto gate, auto type) {
+    const auto gates = both.Of<decltype(gate)>();
+    const auto values = x.Of<decltype(type)>();
+    LaunchRows(stream, GateHeadsStep<decltype(gate), decltype(type)>{Of(gates), Of(values), static_cast<int>(head_dim)},
+               values, gates);
   });
 }
 

@@ -83,6 +83,17 @@ TEST_F(CalibrationOnGpu, SumsOfSitesAndSpansAreTheCpus) {
   ExpectSums(wanted);
 }
 
+TEST_F(CalibrationOnGpu, SumsOfRecurrentBlocksAndMixturesAreTheCpus) {
+  for (const Shape& shape : {kQwen35, kQwen3Next}) {
+    SCOPED_TRACE(shape.type);
+    model_.weights = MakeWeights(shape, DType::kFloat32);
+    std::vector<SiteSums> wanted;
+    wanted.push_back(Wanted({0}));
+    wanted.push_back(Wanted({1}));
+    ExpectSums(wanted);
+  }
+}
+
 TEST_F(CalibrationOnGpu, SumsOfWeightedTokensAreTheCpus) {
   std::vector<SiteSums> wanted;
   wanted.push_back(Wanted({0}, "norm"));

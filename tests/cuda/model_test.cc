@@ -77,7 +77,7 @@ class ModelOnGpu : public testing::Test {
 
 TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {kQwen2, kQwen3, kLlama, kPhi3, kGemma2, kStarcoder2, kNemotron, kCohere2}) {
+    for (const Shape& shape : {kQwen2, kQwen3, kLlama, kPhi3, kGemma2, kStarcoder2, kNemotron, kCohere2, kQwen35}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       const auto weights = MakeWeights(shape, dtype);
       ExpectParity(weights, DepthPlan::Original(2));
@@ -85,15 +85,29 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
   }
 }
 
+// 35 tokens are grouped by their experts, 20 are not.
+TEST_F(ModelOnGpu, MixturesOfExpertsAgreeWithTheCpu) {
+  std::vector<Case> cases = InBothTypes({kQwen2Moe});
+  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next}) cases.push_back({shape, DType::kFloat32});
+  for (const auto& [shape, dtype] : cases) {
+    SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+    const auto weights = MakeWeights(shape, dtype);
+    for (const int64_t tokens : {20, 35}) ExpectParity(weights, DepthPlan::Original(2), tokens);
+    ExpectParity(weights, Corrected(*weights, 8));
+    ExpectParity(weights, {{BlockStage{0, Halves::kMlp}, BlockStage{1, Halves::kAttention}}});
+  }
+}
+
 // Joined matrices of one type and of several, one of which the kernels do not read and one of which is not quantised;
 // few tokens, whose products read the blocks, and more, for which they are expanded; norms of heads, which need the
 // product before the rotation; LayerNorm with biases and no gate.
 TEST_F(ModelOnGpu, QuantisedWeightsAgreeWithTheCpu) {
-  for (const Shape& shape : {kQuantisedQwen2, kQuantisedQwen3, kQuantisedStarcoder2}) {
+  for (const Shape& shape :
+       {kQuantisedQwen2, kQuantisedQwen3, kQuantisedStarcoder2, kQuantisedQwen35, kQuantisedQwen2Moe}) {
     for (const QuantisedTypes& types : {kOneType, kMixedTypes}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(types.down));
       const auto weights = MakeQuantised(shape, types);
-      for (const int64_t tokens : {9, 20}) ExpectParity(weights, DepthPlan::Original(2), tokens);
+      for (const int64_t tokens : {9, 35}) ExpectParity(weights, DepthPlan::Original(2), tokens);
     }
   }
 }
@@ -128,7 +142,8 @@ TEST_F(ModelOnGpu, RefusesQuantisedWeightsBesideFloat16) {
 
 // Each has a property of blocks that the shapes above lack.
 TEST_F(ModelOnGpu, PropertiesOfBlocksAgreeWithTheCpu) {
-  for (const auto& [shape, dtype] : InBothTypes({kGemma3, kMinistral3, kOlmo2, kSmolLm3, kGranite, kGlm4, kPhi3Long})) {
+  for (const auto& [shape, dtype] :
+       InBothTypes({kGemma3, kMinistral3, kOlmo2, kSmolLm3, kGranite, kGlm4, kPhi3Long, kQwen35})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     ExpectParity(weights, DepthPlan::Original(2));
@@ -195,6 +210,8 @@ TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   const auto weights = MakeWeights(kLlama, DType::kBFloat16);
   for (const int64_t rank : {0, 1, 64})
     for (const bool normed : {false, true}) ExpectParity(weights, Corrected(*weights, rank, normed));
+  const auto recurrent = MakeWeights(kQwen35, DType::kBFloat16);
+  ExpectParity(recurrent, Corrected(*recurrent, 8));
   const auto full = Corrected(*weights, 0).stages[0].adapter();
   for (const int count : {2, 3}) {  // full-rank adapters, one after the other
     DepthPlan plan = Corrected(*weights, 0);
@@ -220,7 +237,7 @@ TEST_F(ModelOnGpu, HalvesOfBlocksAgreeWithTheCpu) {
     block->o_bias = block->down_bias = {bias.data(), DType::kFloat32, {weights->config.hidden}};
     return block;
   };
-  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kStarcoder2, kNemotron, kCohere2})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kStarcoder2, kNemotron, kCohere2, kQwen35})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const auto own = biased(weights);
@@ -294,7 +311,10 @@ TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
 }
 
 TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2})) {
+  std::vector<Case> cases =
+      InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2, kQwen35, kQwen2Moe});
+  cases.push_back({kQwen3Next, DType::kFloat32});
+  for (const auto& [shape, dtype] : cases) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 90);
@@ -302,6 +322,9 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
     for (const auto& [begin, count] : {std::pair{0, 70}, {70, 1}, {71, 19}})
       batch.Add(std::span<const int32_t>(tokens).subspan(begin, count));
     const DepthPlan plan = DepthPlan::Original(2);
+    std::vector<TapPoint> points = {TapPoint::kInput, TapPoint::kHeads,  TapPoint::kAttention,
+                                    TapPoint::kMlp,   TapPoint::kUpdate, TapPoint::kOutput};
+    if (!weights->config.block.mixed) points.push_back(TapPoint::kActivation);
     std::map<std::string, std::vector<float>> seen[2];
     std::vector<float> log_probs[2];
     std::vector<int32_t> best[2];
@@ -310,8 +333,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
       const int at = device == Device::kCuda;
       std::vector<Tap> taps;
       for (const int64_t layer : {0, 1})
-        for (const TapPoint point : {TapPoint::kInput, TapPoint::kHeads, TapPoint::kAttention, TapPoint::kActivation,
-                                     TapPoint::kMlp, TapPoint::kUpdate, TapPoint::kOutput})
+        for (const TapPoint point : points)
           taps.push_back({layer, point, [&seen, at, layer, point](const Rows& rows, const Batch&) {
                             seen[at][fmt::format("{} {}", layer, kPointNames[static_cast<int>(point)])] = Copied(rows);
                           }});
@@ -330,9 +352,10 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
       for (size_t i = 0; i < which.size(); ++i)
         EXPECT_NEAR(gathered[i], log_probs[at][which[i]], 1e-5) << "rows gathered on the device score differently";
     }
-    EXPECT_EQ(seen[0].size(), 14u);
-    for (const auto& [name, rows] : seen[0])
-      EXPECT_LE(RelativeError(seen[1][name], rows), ManyTolerance(dtype)) << "tap " << name;
+    EXPECT_EQ(seen[0].size(), 2 * points.size());
+    // The products of random queries with keys cancel, and no softmax follows in a gated delta network.
+    const double of_taps = ManyTolerance(dtype) * (weights->config.block.gated_delta ? 2 : 1);
+    for (const auto& [name, rows] : seen[0]) EXPECT_LE(RelativeError(seen[1][name], rows), of_taps) << "tap " << name;
     EXPECT_LE(RelativeError(streams[1], streams[0]), ManyTolerance(dtype));
     EXPECT_LE(RelativeError(log_probs[1], log_probs[0]), ManyTolerance(dtype));
     int agree = 0;
@@ -348,7 +371,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
 
 // A tree of sequences: a trunk, two branches of it and a branch of a branch; and one separate sequence.
 TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2, kLlama, kStarcoder2, kNemotron, kCohere2})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2, kLlama, kStarcoder2, kNemotron, kCohere2, kQwen35})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 70);
@@ -399,7 +422,7 @@ TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
 }
 
 TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
-  for (const Shape& shape : {kLlama, kGemma2, kStarcoder2, kNemotron, kCohere2}) {
+  for (const Shape& shape : {kLlama, kGemma2, kStarcoder2, kNemotron, kCohere2, kQwen35, kMixtral}) {
     const auto weights = MakeWeights(shape, DType::kFloat32);
     for (const SamplingOptions& sampling : {SamplingOptions{}, {1, 1, 0}, {0.7, 0.9, 20}}) {
       std::vector<int32_t> text[2];
@@ -410,6 +433,24 @@ TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
       EXPECT_EQ(text[0], text[1]) << shape.type << ", temperature " << sampling.temperature;
     }
   }
+}
+
+// Without its gated delta network, a model starts steps before their tokens are known.
+TEST_F(ModelOnGpu, TextOfAModelWithoutItsRecurrentBlockIsTheCpus) {
+  const auto weights = MakeWeights(kQwen35, DType::kFloat32);
+  const DepthPlan plan = {{BlockStage{0}, BlockStage{1, Halves::kMlp}}};
+  std::vector<int32_t> text[2];
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    Decoder decoder(On(device), weights, plan);
+    KvCache cache(weights->config, plan, 24);
+    for (const int seed : {3, 4}) {
+      const std::vector<int32_t> more =
+          Continue(decoder, cache, Tokens(*weights, 5), {4, {0.7, 0.9, 20}, static_cast<uint64_t>(seed), {}, {}})
+              .tokens;
+      text[device == Device::kCuda].insert(text[device == Device::kCuda].end(), more.begin(), more.end());
+    }
+  }
+  EXPECT_EQ(text[0], text[1]);
 }
 
 TEST_F(ModelOnGpu, ManyRepliesAreThoseOfEachPromptAlone) {

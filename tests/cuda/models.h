@@ -115,6 +115,71 @@ inline constexpr Shape kPhi3Long{
         "partial_rotary_factor": 0.25, "rope_scaling": {"type": "longrope",
         "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.1, 2.2, 2.3], "long_factor": [1, 1.5, 2, 4, 8, 12, 16, 20]},)"};
 
+// Attention with gates, norms of heads and a quarter of a head rotated, and then a gated delta network.
+inline constexpr Shape kQwen35{"qwen3_5_text",
+                               "Qwen3_5ForCausalLM",
+                               64,
+                               88,
+                               2,
+                               1,
+                               64,
+                               67,
+                               false,
+                               2,
+                               R"("layer_types": ["full_attention", "linear_attention"], "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 20, "linear_value_head_dim": 36, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "partial_rotary_factor": 0.25,)"};
+
+// Mixtures of experts. The last layer of the second has an MLP. In 16 bits, a choice may be another than the CPU's, so
+// that models which are compared in 16 bits have no choice: all experts of the third are active. It has a shared
+// expert, like the fourth, which has gated delta networks, too.
+inline constexpr Shape kMixtral{
+    "mixtral", "MixtralForCausalLM",
+    64,        88,
+    2,         1,
+    64,        67,
+    false,     2,
+    R"("num_local_experts": 4, "num_experts_per_tok": 2,)"};
+inline constexpr Shape kQwen3Moe{"qwen3_moe",
+                                 "Qwen3MoeForCausalLM",
+                                 64,
+                                 88,
+                                 4,
+                                 2,
+                                 80,
+                                 67,
+                                 false,
+                                 2,
+                                 R"("num_experts": 37, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+        "norm_topk_prob": true, "mlp_only_layers": [1],)"};
+inline constexpr Shape kQwen2Moe{"qwen2_moe",
+                                 "Qwen2MoeForCausalLM",
+                                 64,
+                                 88,
+                                 2,
+                                 1,
+                                 64,
+                                 67,
+                                 false,
+                                 2,
+                                 R"("num_experts": 3, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 40, "norm_topk_prob": false,)"};
+inline constexpr Shape kQwen3Next{"qwen3_next",
+                                  "Qwen3NextForCausalLM",
+                                  64,
+                                  88,
+                                  2,
+                                  1,
+                                  64,
+                                  67,
+                                  false,
+                                  2,
+                                  R"("layer_types": ["linear_attention", "full_attention"],
+        "linear_conv_kernel_dim": 3, "linear_key_head_dim": 24, "linear_value_head_dim": 16,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 2, "partial_rotary_factor": 0.25, "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
+        "norm_topk_prob": true,)"};
+
 inline std::shared_ptr<const Weights> MakeWeights(const Shape& shape, DType dtype) {
   const TemporaryDirectory directory;
   const auto config = directory.path() / "wanted.json";

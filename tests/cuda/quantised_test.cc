@@ -359,6 +359,36 @@ TEST_F(QuantisedOnGpu, KeepsWhatIsNotFinite) {
   }
 }
 
+TEST_F(QuantisedOnGpu, ProductsOfExpertsAreThoseOfEachAlone) {
+  constexpr int64_t kRows = 34, kCols = 512;
+  const std::vector<int32_t> experts = {2, 0, 2};
+  const auto slots = std::ssize(experts);
+  const DeviceBuffer<int32_t> chosen(stream_, std::span<const int32_t>(experts), "a test");
+  const auto x = Input<float>::Normal(stream_, slots * kCols, 2);
+  for (const DType type : kBlockTypes) {
+    SCOPED_TRACE(Name(type));
+    const Quantised w(type, 3 * kRows, kCols, 3);
+    const OnDevice there(stream_, w);
+    const Output<float> together(stream_, slots * kRows), alone(stream_, slots * kRows);
+    const Output<float> gated(stream_, slots * kRows / 2), gated_alone(stream_, slots * kRows / 2);
+    MatVecProblem problem{
+        .w = Joined({there.part()}), .rows = kRows, .cols = kCols, .x = x.data(), .y = together.data()};
+    MatVecOfExperts(stream_, problem, {chosen.data(), slots, 1}, 2);
+    problem.y = gated.data();
+    MatVecGatedOfExperts(stream_, Activation::kSilu, problem, {chosen.data(), slots, 1}, 2);
+    for (int64_t s = 0; s < slots; ++s) {
+      problem.w = Joined({there.part().Rows(experts[s] * kRows, kRows)});
+      problem.x = x.data() + s * kCols;
+      problem.y = alone.data() + s * kRows;
+      MatVec(stream_, problem, 2);
+      problem.y = gated_alone.data() + s * kRows / 2;
+      MatVecGated(stream_, Activation::kSilu, problem, 2);
+    }
+    EXPECT_EQ(together.Values(), alone.Values());
+    EXPECT_EQ(gated.Values(), gated_alone.Values());
+  }
+}
+
 TEST_F(QuantisedOnGpu, RefusesWhatItCannotTake) {
   const Quantised w(DType::kQ4_K, 2, 256, 1);
   const OnDevice there(stream_, w);

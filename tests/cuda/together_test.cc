@@ -88,11 +88,16 @@ void ExpectStepsOfTheCpu(const std::shared_ptr<const Weights>& weights, const De
 
 TEST_F(TogetherOnGpu, StepsOfSequencesOfUnequalLengthsAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2}) {
+    for (const Shape& shape :
+         {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2, kQwen35, kQwen2Moe}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       ExpectStepsOfTheCpu(MakeWeights(shape, dtype), DepthPlan::Original(2));
       if (dtype == DType::kFloat16) break;
     }
+  }
+  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next}) {
+    SCOPED_TRACE(shape.type);
+    ExpectStepsOfTheCpu(MakeWeights(shape, DType::kFloat32), DepthPlan::Original(2));
   }
 }
 
@@ -101,7 +106,11 @@ TEST_F(TogetherOnGpu, StepsOfRepairedModelsAgreeWithTheCpu) {
     const auto weights = MakeWeights(kLlama, dtype);
     for (const int64_t rank : {0, 8})
       for (const bool normed : {false, true}) ExpectStepsOfTheCpu(weights, Corrected(*weights, rank, normed));
-    ExpectStepsOfTheCpu(weights, {{BlockStage{0, Halves::kMlp}, BlockStage{1, Halves::kAttention}}});
+    const DepthPlan halves = {{BlockStage{0, Halves::kMlp}, BlockStage{1, Halves::kAttention}}};
+    ExpectStepsOfTheCpu(weights, halves);
+    const auto recurrent = MakeWeights(kQwen35, dtype);
+    ExpectStepsOfTheCpu(recurrent, Corrected(*recurrent, 8));
+    ExpectStepsOfTheCpu(recurrent, halves);
   }
 }
 
@@ -122,7 +131,7 @@ TEST_F(TogetherOnGpu, StepsOfManySequencesAgreeWithTheCpu) {
 
 // Replies end and others begin in the rows of the cache that they leave.
 TEST_F(TogetherOnGpu, RepliesAreTheCpus) {
-  for (const Shape& shape : {kLlama, kGemma2}) {
+  for (const Shape& shape : {kLlama, kGemma2, kQwen3Next}) {
     const auto weights = MakeWeights(shape, DType::kFloat32);
     std::vector<std::vector<int32_t>> prompts;
     for (const int64_t length : {5, 2, 30, 9, 1, 17, 3}) prompts.push_back(Tokens(*weights, length));
@@ -147,8 +156,9 @@ TEST_F(TogetherOnGpu, RepliesAreTheCpus) {
 // one has all of them. What a sequence leaves in its cache has the same bits.
 TEST_F(TogetherOnGpu, ASequenceDoesNotDependOnTheOthersOfItsClass) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const bool adapted : {false, true}) {
-      const auto weights = MakeWeights(kQwen2, dtype);
+    for (const auto& [shape, adapted] :
+         {std::pair(kQwen2, false), {kQwen2, true}, {kQwen35, false}, {kQwen2Moe, false}}) {
+      const auto weights = MakeWeights(shape, dtype);
       const DepthPlan plan = adapted ? Corrected(*weights, 8) : DepthPlan::Original(2);
       std::vector<std::vector<float>> found;
       for (const std::vector<int64_t>& lengths :
@@ -200,34 +210,40 @@ TEST_F(TogetherOnGpu, ACacheTakesTheRowsThatAnotherLeft) {
 // The second step of a class records what it launches, and later ones replay it, also after calls of other sizes that
 // move no array. The first choice of tokens moves some.
 TEST_F(TogetherOnGpu, StepsReplayTheirLaunches) {
-  const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
-  Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2));
-  Sequences sequences(decoder, kLengths);
-  const int64_t before = emu::Replays();
-  for (const int32_t token : {1, 2, 3, 4}) sequences.Step(token);
-  EXPECT_EQ(emu::Replays() - before, 2);
-  decoder.Forward(std::vector<int32_t>{4, 5}, sequences.caches.front());
-  sequences.Step(6);
-  EXPECT_EQ(emu::Replays() - before, 3);
-  Batch longer;
-  longer.Add(Tokens(*weights, 100));
-  decoder.Forward(longer);
-  sequences.Step(7);
-  EXPECT_EQ(emu::Replays() - before, 3) << "the arrays have moved";
+  for (const Shape& shape : {kQwen2, kQwen3Next}) {
+    const auto weights = MakeWeights(shape, DType::kBFloat16);
+    Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2));
+    Sequences sequences(decoder, kLengths);
+    const int64_t before = emu::Replays();
+    for (const int32_t token : {1, 2, 3, 4}) sequences.Step(token);
+    EXPECT_EQ(emu::Replays() - before, 2);
+    decoder.Forward(std::vector<int32_t>{4, 5}, sequences.caches.front());
+    sequences.Step(6);
+    EXPECT_EQ(emu::Replays() - before, 3);
+    Batch longer;
+    longer.Add(Tokens(*weights, 100));
+    decoder.Forward(longer);
+    sequences.Step(7);
+    EXPECT_EQ(emu::Replays() - before, 3) << "the arrays have moved";
+  }
 }
 
-// Two norms, four products, the rotation with the cache write, attention and the activation.
+// Two norms, four products, the rotation with the cache write, attention and the activation. A gated delta network has
+// one product more and, in the place of rotation and attention, the convolution, the rule and the norm of its heads. A
+// mixture has the products of the router and of the experts, the choice, the input in float32 and the sum.
 TEST_F(TogetherOnGpu, AStepTakesNineLaunchesPerBlock) {
-  const auto weights = MakeWeights(kLlama, DType::kBFloat16);
-  const auto launches = [&](int64_t blocks) {
-    Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(blocks));
-    Sequences sequences(decoder, kLengths);
-    sequences.Step(1);
-    const int64_t before = emu::Launches();
-    sequences.Step(2);
-    return emu::Launches() - before;
-  };
-  EXPECT_EQ(launches(2) - launches(1), 9);
+  for (const auto& [shape, expected] : {std::pair(kLlama, 9), {kQwen35, 11}, {kMixtral, 12}}) {
+    const auto weights = MakeWeights(shape, DType::kBFloat16);
+    const auto launches = [&](int64_t blocks) {
+      Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(blocks));
+      Sequences sequences(decoder, kLengths);
+      sequences.Step(1);
+      const int64_t before = emu::Launches();
+      sequences.Step(2);
+      return emu::Launches() - before;
+    };
+    EXPECT_EQ(launches(2) - launches(1), expected) << shape.type;
+  }
 }
 #endif
 

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/warp.cuh"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+constexpr const char* kOperation = "a choice of experts";
+
+// A warp chooses for a token. Lane l has the experts l, l + 32, ..., kPerLane of them. It finds the largest probability
+// `active` times; a choice is then a number of the chosen experts before it, which ascend.
+template <int kPerLane>
+struct ChooseExpertsKernel {
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
+  struct Args {
+    const float* logits;
+    int64_t stride, tokens;
+    int experts, active;
+    bool normalised;
+    int32_t* chosen;
+    float* weights;
+  };
+  static SHIFTRT_DEVICE Best BestOf(Best best) {
+    for (int step = kWarpSize / 2; step > 0; step /= 2)
+      best = Better(best, {ShuffleXor(best.value, step), ShuffleXor(best.index, step)});
+    return best;
+  }
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t token = static_cast<int64_t>(Block().x) * kWarps + Warp();
+    if (token >= args.tokens) return;
+    // A NaN becomes infinity, as a probability and as an order.
+    float logits[kPerLane], largest = -Infinity();
+#pragma unroll
+    for (int r = 0; r < kPerLane; ++r) {
+      const int expert = Lane() + r * kWarpSize;
+      logits[r] = expert < args.experts ? args.logits[token * args.stride + expert] : -Infinity();
+      if (logits[r] != logits[r]) logits[r] = Infinity();
+      largest = Larger(largest, logits[r]);
+    }
+    largest = WarpMax(largest);
+    float sum = 0;
+    uint32_t left = 0;  // experts of the lane that are not chosen
+#pragma unroll
+    for (int r = 0; r < kPerLane; ++r) {
+      if (Lane() + r * kWarpSize >= args.experts) continue;
+      left |= 1u << r;
+      sum += Exp(logits[r] - largest);
+    }
+    sum = WarpSum(sum);
+    float chosen_logit = 0;
+    int chosen = 0;  // lane i has the i-th choice
+    for (int i = 0; i < args.active; ++i) {
+      Best best{-Infinity(), args.experts};
+#pragma unroll
+      for (int r = 0; r < kPerLane; ++r)
+        if ((left >> r & 1) != 0) best = Better(best, {logits[r], Lane() + r * kWarpSize});
+      best = BestOf(best);
+      if (best.index % kWarpSize == Lane()) left &= ~(1u << best.index / kWarpSize);
+      if (Lane() != i) continue;
+      chosen = best.index;
+      chosen_logit = best.value;
+    }
+    int before = 0;
+    float total = 0;
+    const float p = Lane() < args.active ? Quotient(Exp(chosen_logit - largest), sum) : 0;
+    for (int i = 0; i < args.active; ++i) {
+      before += Shuffle(chosen, i) < chosen ? 1 : 0;
+      total += Shuffle(p, i);
+    }
+    if (Lane() >= args.active) return;
+    const int64_t at = token * args.active + before;
+    args.chosen[at] = chosen;
+    args.weights[at] = args.normalised ? Quotient(p, total) : p;
+  }
+};
+
+// A thread has eight columns of a token.
+template <bool kWide>
+struct SumExpertsKernel {
+  static constexpr int kThreads = 128;
+  struct Args {
+    ExpertSum sum;
+    float* to;
+    int64_t stride;
+    int cols;
+    bool accumulate;
+  };
+  static SHIFTRT_DEVICE void Add(const float* row, int col, int count, float weight, float (&total)[8]) {
+    float values[8];
+    Read<kWide>(row + col, count, values);
+    for (int j = 0; j < 8; ++j) total[j] += weight * values[j];
+  }
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t token = Block().x;
+    const int col = 8 * (Block().y * kThreads + Thread());
+    if (col >= args.cols) return;
+    const int count = args.cols - col < 8 ? args.cols - col : 8;
+    const ExpertSum& sum = args.sum;
+    float total[8] = {};
+    for (int i = 0; i < sum.active; ++i) {
+      const int64_t at = token * sum.active + i, slot = sum.slots != nullptr ? sum.slots[at] : at;
+      Add(sum.rows + slot * args.cols, col, count, sum.weights[at], total);
+    }
+    if (sum.shared != nullptr) {
+      const float weight = Quotient(1.0f, 1 + Exp(-sum.shared_gate[token]));
+      Add(sum.shared + token * args.cols, col, count, weight, total);
+    }
+    float* const to = args.to + token * args.stride + col;
+    if (args.accumulate) {
+      float before[8];
+      Read<kWide>(to, count, before);
+      for (int j = 0; j < 8; ++j) total[j] += before[j];
+    }
+    Write<kWide>(to, count, total);
+  }
+};
+
+}  // namespace
+
+void ChooseExperts(Stream stream, MatrixView<const float> logits, int64_t active, bool normalised, int32_t* experts,
+                   float* weights) {
+  Require(logits.cols <= kMostExperts, kOperation, "at most 1024 experts", logits.cols);
+  Require(active >= 1 && active <= logits.cols && active <= kMostActiveExperts, kOperation,
+          "1 to 32 of the experts, not", active);
+  if (logits.rows == 0) return;
+  const auto launch = [&](auto kernel) {
+    using Kernel = decltype(kernel);
+    Launch<Kernel>(stream, {.x = Blocks(logits.rows, Kernel::kWarps)},
+                   {logits.data, logits.stride, logits.rows, static_cast<int>(logits.cols), static_cast<int>(active),
+                    normalised, experts, weights});
+  };
+  if (logits.cols <= 4 * kWarpSize) return launch(ChooseExpertsKernel<4>());
+  if (logits.cols <= 16 * kWarpSize) return launch(ChooseExpertsKernel<16>());
+  launch(ChooseExpertsKernel<32>());
+}
+
+void SumExperts(Stream stream, const ExpertSum& sum, bool accumulate, MatrixView<float> to) {
+  if (to.rows == 0 || to.cols == 0) return;
+  const int cols = static_cast<int>(to.cols);
+  const auto launch = [&](auto kernel) {
+    using Kernel = decltype(kernel);
+    Launch<Kernel>(stream, {.x = static_cast<int>(to.rows), .y = Blocks(to.cols, 8 * Kernel::kThreads)},
+                   {sum, to.data, to.stride, cols, accumulate});
+  };
+  const MatrixView<const float> rows(sum.rows, 1, to.cols), shared(sum.shared, 1, to.cols);
+  if (cols % 8 == 0 && IsWide(to) && IsWide(rows) && IsWide(shared)) return launch(SumExpertsKernel<true>());
+  launch(SumExpertsKernel<false>());
+}
+
+}  // namespace shiftrt::gpu
