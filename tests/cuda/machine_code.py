@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the machine code of the kernels that decode a token: a loop of multiply-adds must load everything that it needs
 from global memory before the first of them, and nothing may be loaded after the last. Otherwise each such load is a
-latency that nothing hides. A matrix-vector product of 16-bit
-or float32 weights loads 128 bytes per lane before it waits for earlier launches.
+latency that nothing hides. A matrix-vector product of 16-bit or float32 weights loads 128 bytes per lane before it waits
+for earlier launches.
 
     machine_code.py NVCC SOURCE...
 
