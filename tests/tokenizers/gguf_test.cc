@@ -152,6 +152,7 @@ TEST_F(GgufTokenizer, OtherFamilies) {
                         {"command-r", kGpt2Pattern, true, true, false, false},
                         {"chatglm-bpe", kLlama3Pattern, false, false, false, false},
                         {"glm4", kLlama3Pattern, false, false, true, false},
+                        {"gpt-4o", kO200kPattern, false, false, false, false},
                         {"tekken", kTekkenPattern, false, false, true, true}}) {
     json root = ReadJson(kGoldens / "tokenizers/llama3-json/tokenizer.json");
     json steps = json::array();
