@@ -94,10 +94,10 @@ TEST(Decoder, Bfloat16IsNoFurtherOffThanTwiceTheReferencesOwnBfloat16) {
 }
 
 TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
-  for (const char* name : {"llama3_tied", "qwen3",      "llama_odd",       "phi3",    "gemma2",  "gemma3",
-                           "ministral3",  "olmo3",      "smollm3",         "granite", "glm4",    "exaone4",
-                           "qwen3_moe",   "mixtral",    "qwen3_moe_mixed", "olmoe",   "qwen3_5", "qwen2_moe_windows",
-                           "qwen3_next",  "qwen3_5_moe"}) {
+  for (const char* name : {"llama3_tied", "qwen3",       "llama_odd",       "phi3",    "gemma2",  "gemma3",
+                           "ministral3",  "olmo3",       "smollm3",         "granite", "glm4",    "exaone4",
+                           "qwen3_moe",   "mixtral",     "qwen3_moe_mixed", "olmoe",   "qwen3_5", "qwen2_moe_windows",
+                           "qwen3_next",  "qwen3_5_moe", "gpt_oss"}) {
     const auto weights = GoldenWeights(name);
     const auto tokens = Golden(name).tokens();
     // A stream that begins with scaled embeddings is larger by that factor, and so is its rounding. That of the random
@@ -134,7 +134,7 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
 }
 
 class Branches : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Branches, testing::Values("llama3_tied", "qwen3_5", "qwen3_next"));
+INSTANTIATE_TEST_SUITE_P(Models, Branches, testing::Values("llama3_tied", "qwen3_5", "qwen3_next", "gpt_oss"));
 
 TEST_P(Branches, AreTheWholeSequencesEnd) {
   const auto weights = GoldenWeights(GetParam());
@@ -211,7 +211,9 @@ TEST(Decoder, RefusesAStateOfOtherPositions) {
 }
 
 TEST(Decoder, AGpuRefusesWhatItHasNoKernelsFor) {
-  for (const auto& [name, what] : {std::pair("qwen3_5", "gated delta networks"), {"mixtral", "mixtures of experts"}}) {
+  for (const auto& [name, what] : {std::pair("qwen3_5", "gated delta networks"),
+                                   {"mixtral", "mixtures of experts"},
+                                   {"gpt_oss", "attention sinks"}}) {
     const auto weights = GoldenWeights(name);
     Context context = kContext;
     context.device = Device::kCuda;
