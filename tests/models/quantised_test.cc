@@ -49,7 +49,10 @@ TEST_P(QuantisedGolden, OtherFormsThanMxFp4AreExpandedInAnyCase) {
   checkpoint.Write();
   const auto as_stored = LoadWeights(checkpoint.path());
   const TensorView& up = as_stored->blocks[0].up;
-  if (GetParam() != "mxfp4") return EXPECT_EQ(BytesOf(up), checkpoint.expected.bytes);
+  if (GetParam() != "mxfp4") {
+    EXPECT_EQ(BytesOf(up), checkpoint.expected.bytes);
+    return;
+  }
   ASSERT_EQ(up.dtype, DType::kMXFP4);
   std::string expanded(checkpoint.expected.bytes.size(), '\0');
   ForEachWidenedRow(up, [&](int64_t row, const std::vector<float>& values) {
