@@ -89,6 +89,14 @@ TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
   EXPECT_EQ(names("mixtral").size(), 6u + 1u + 4u * 3u);
   EXPECT_EQ(names("mixtral")[6], "block_sparse_moe.gate.weight 4x48");
   EXPECT_EQ(names("mixtral").back(), "block_sparse_moe.experts.3.w2.weight 48x80");
+  EXPECT_EQ(names("gpt_oss"),
+            (std::vector<std::string>{
+                "input_layernorm.weight 48", "self_attn.q_proj.weight 64x48", "self_attn.k_proj.weight 32x48",
+                "self_attn.v_proj.weight 32x48", "self_attn.o_proj.weight 48x64", "self_attn.q_proj.bias 64",
+                "self_attn.k_proj.bias 32", "self_attn.v_proj.bias 32", "self_attn.o_proj.bias 48", "self_attn.sinks 4",
+                "post_attention_layernorm.weight 48", "mlp.router.weight 6x48", "mlp.router.bias 6",
+                "mlp.experts.gate_up_proj 6x48x48", "mlp.experts.down_proj 6x24x48",
+                "mlp.experts.gate_up_proj_bias 6x48", "mlp.experts.down_proj_bias 6x48"}));
   EXPECT_EQ(names("starcoder2"),
             (std::vector<std::string>{
                 "input_layernorm.weight 48", "input_layernorm.bias 48", "self_attn.q_proj.weight 48x48",
