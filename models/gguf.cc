@@ -564,9 +564,8 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArch
   file.AddText(a + "rope.scaling.type", rope.kind == RopeKind::kYarn ? "yarn" : "linear");
   if (rope.kind == RopeKind::kYarn && !rope.truncate)
     notes.emplace_back(
-        "llama.cpp rounds the limits between which YaRN slows the frequencies, and the model does not: its logits "
-        "differ "
-        "a little, as those of the released model do.");
+        "llama.cpp rounds the limits between which YaRN slows the frequencies, and the model does not: its logits are "
+        "others, as with every GGUF file of gpt-oss.");
   file.AddNumber(a + "rope.scaling.factor", rope.factor);
   if (rope.kind == RopeKind::kLinear || !architecture.query_scale) return notes;  // the others have 32 and 1
   file.AddNumber(a + "rope.scaling.yarn_beta_fast", rope.beta_fast);
