@@ -68,8 +68,8 @@ struct BlockSpec {
   bool expert_bias = false;    // the router and the matrices of the experts have biases
   MixtureSpec mixture = {};
 
-  float attention_scale = 0;  // multiplies the scores: 1 / sqrt(head_dim) in most families
-  float attention_cap = 0;    // soft cap of the scores; 0: none
+  float attention_scale = 0;     // multiplies the scores: 1 / sqrt(head_dim) in most families
+  float attention_cap = 0;       // soft cap of the scores; 0: none
   bool attention_sinks = false;  // the denominator of each head's softmax has a learned term (kernels/attention.h)
   // windows[layer] is the number of keys that a query sees, its own included; 0: all of them. Empty if no layer has a
   // window.

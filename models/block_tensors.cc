@@ -79,13 +79,12 @@ struct ExpertRows {
       return BlockTensor{names[i].c_str(), nullptr, kMlp, kMatrix, output, input, &S::mixed, nullptr, expert, of};
     };
     const auto bias = [&](size_t i, Axis output, TensorView ExpertWeights::*of) {
-      return BlockTensor{names[i].c_str(), nullptr, kMlp,   kBias, output, kNone, &S::mixed,
-                         &S::expert_bias,  expert,  of};
+      return BlockTensor{names[i].c_str(), nullptr, kMlp, kBias, output, kNone, &S::mixed, &S::expert_bias, expert, of};
     };
     using E = ExpertWeights;
-    rows = {matrix(0, kExpertUnits, kHidden, &E::gate),  matrix(1, kExpertUnits, kHidden, &E::up),
-            matrix(2, kHidden, kExpertUnits, &E::down),  bias(3, kExpertUnits, &E::gate_bias),
-            bias(4, kExpertUnits, &E::up_bias),          bias(5, kHidden, &E::down_bias)};
+    rows = {matrix(0, kExpertUnits, kHidden, &E::gate), matrix(1, kExpertUnits, kHidden, &E::up),
+            matrix(2, kHidden, kExpertUnits, &E::down), bias(3, kExpertUnits, &E::gate_bias),
+            bias(4, kExpertUnits, &E::up_bias),         bias(5, kHidden, &E::down_bias)};
   }
   ExpertRows(const ExpertRows&) = delete;
   ExpertRows& operator=(const ExpertRows&) = delete;

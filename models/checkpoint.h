@@ -40,8 +40,8 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// A tensor with the order of its rows and columns. One of all experts becomes one matrix or vector, in which they lie one
-// below the other.
+// A tensor with the order of its rows and columns. One of all experts becomes one matrix or vector, in which they lie
+// one below the other.
 inline FileTensor Placed(FileTensor tensor, const CheckpointTensor& of) {
   tensor.order = of.order;
   tensor.columns = of.columns;

@@ -351,8 +351,7 @@ namespace {
 
 // Adds the tensors of the experts to `stored`.
 void AddExperts(const ModelConfig& config, const ExpertPlaces& places, std::vector<CheckpointTensor>& stored) {
-  const std::array names = {places.gate,      places.up,      places.down,
-                            places.gate_bias, places.up_bias, places.down_bias};
+  const std::array names = {places.gate, places.up, places.down, places.gate_bias, places.up_bias, places.down_bias};
   const auto first = static_cast<int64_t>(stored.size());
   const int64_t experts = config.block.mixture.experts;
   for (int64_t expert = 0; expert < experts; ++expert) {

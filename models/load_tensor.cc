@@ -181,8 +181,8 @@ TensorView Reordered(const FileTensor& tensor, DType type, Weights& weights) {
   return {copy->data(), type, tensor.shape};
 }
 
-// A copy in blocks of MXFP4: the exponent, and 16 bytes whose low halves have the codes of the first 16 elements. The file
-// has the codes of neighbours in each byte, and the exponents apart.
+// A copy in blocks of MXFP4, which are the exponent and 16 bytes, whose low halves have the codes of the first 16
+// elements. The file has the codes of neighbours in each byte, and the exponents apart.
 TensorView InMxBlocks(const FileTensor& tensor, Weights& weights) {
   const PackedTensor& packed = *tensor.packed;
   const PackedReader reader(packed);  // it has looked at the exponents

@@ -24,8 +24,8 @@ using Shape = std::vector<int64_t>;
 const Types kPlainTypes = {"F16", "BF16", "F32"}, kPowerTypes = {"U8", "F8_E8M0"}, kFloat8 = {"F8_E4M3"},
             kAnyScale = {"F32", "F16", "BF16", "F8_E8M0"};
 
-// The name of a part of the matrix `weight`. Suffixes begin with a module's ".weight" or with another tensor of it; a
-// tensor of all experts is no module, and its parts begin with its whole name.
+// The name of a part of the matrix `weight`: that of its module, and the suffix. A tensor of all experts is no module's
+// weight: its parts have its whole name, and what comes after ".weight" in the suffix.
 std::string PartOf(const std::string& weight, std::string_view suffix) {
   constexpr std::string_view kWeight = ".weight";
   if (weight.ends_with(kWeight)) return weight.substr(0, weight.size() - kWeight.size()).append(suffix);

@@ -63,8 +63,8 @@ const float* Float4Values();           // E2M1
 
 // Finds the tensors that hold the matrix `name` ("....weight") of this shape in one of the forms. Returns null if none
 // of them is there. Throws Error naming the tensor for one that is missing, or has another shape or type. `where` is
-// the model in messages. In the place of a tensor of all experts, (experts, columns, rows), transformers has MXFP4 alone,
-// whose matrices are (rows, columns); they stand one below the other in what is returned.
+// the model in messages. In the place of a tensor of all experts, (experts, columns, rows), transformers has MXFP4
+// alone, whose matrices are (rows, columns); they stand one below the other in what is returned.
 std::shared_ptr<const PackedTensor> FindPacked(const Quantisation& quantisation,
                                                const std::map<std::string, RawTensor>& tensors,
                                                const std::string& where, const std::string& name,

@@ -135,8 +135,9 @@ struct Weights {
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again. The names of a
   // block's tensors are those of models/block_tensors.h.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
-  // Visits the tensors under their whole names in the family's checkpoints. One of those may hold several tensors, whose
-  // parts stand one below the other, in an order of the file. The tensors of a half that a block lacks are left out.
+  // Visits the tensors under their whole names in the family's checkpoints. One of those may hold several tensors,
+  // whose parts stand one below the other, in an order of the file. The tensors of a half that a block lacks are left
+  // out.
   void ForEachStored(
       const std::function<void(const CheckpointTensor& tensor, std::span<const TensorView> parts)>& visit) const;
   // The factor by which the family multiplies embeddings: sqrt(hidden), rounded to their type as transformers does, or
