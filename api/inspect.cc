@@ -52,11 +52,12 @@ TensorBytes BytesOf(const Model& model) {
 
 std::vector<StoredType> StoredTypesOf(const Weights& weights) {
   std::map<std::string, StoredType> types;
-  weights.ForEachStored([&](const std::string& /*name*/, std::span<const TensorView> parts, const RowOrder&) {
+  weights.ForEachStored([&](const CheckpointTensor&, std::span<const TensorView> parts) {
     const auto original = weights.stored.find(parts.front().data);
     const bool converted = original != weights.stored.end();
     std::string type = converted ? original->second.TypeName() : Name(parts.front().dtype);
-    if (converted && original->second.packed) type += fmt::format(", expanded to {}", Name(parts.front().dtype));
+    if (const DType in_memory = parts.front().dtype; converted && original->second.packed && !IsQuantised(in_memory))
+      type += fmt::format(", expanded to {}", Name(in_memory));
     StoredType& of = types.try_emplace(type, StoredType{type}).first->second;
     ++of.tensors;
     for (const TensorView& part : parts) of.bytes += converted ? weights.stored.at(part.data).bytes() : part.bytes();

@@ -23,6 +23,12 @@ void CheckShapes(const Weights& weights, const BlockStage& block) {
 
 }  // namespace
 
+void CheckDeviceTakes(const Context& context, const Weights& weights) {
+  if (context.device != Device::kCuda || !weights.config.block.attention_sinks) return;
+  Fail("{}: the family {} has attention sinks, which no kernel computes on a GPU; run it with --device cpu",
+       weights.directory.string(), weights.config.family);
+}
+
 void CheckDeviceTrains(const Context& context, const Weights& weights) {
   const BlockSpec& block = weights.config.block;
   const char* const missing = block.gated_delta      ? "gated delta networks"

@@ -22,11 +22,13 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
       mixture_(pass, stage),
       q_norm_(NormOf(&B::q_norm)),
       k_norm_(NormOf(&B::k_norm)),
+      dsinks_(GradientOf(stage, &B::sinks)),
       attention_{InputNormOf(&B::input_norm, &B::input_norm_bias), NormOf(&B::attention_update_norm),
                  ProjectionPass(pass, stage, &B::o, &B::o_bias)},
       mlp_{InputNormOf(&B::post_norm, &B::post_norm_bias), NormOf(&B::mlp_update_norm),
            ProjectionPass(pass, stage, &B::down, &B::down_bias)} {
   if (config_.block.MixerOf(block_.layer) == Mixer::kGatedDelta) delta_.emplace(pass, stage);
+  heads_.sinks = OperandOf(pass, stage, &B::sinks);
 }
 
 BlockPass::Norm BlockPass::InputNormOf(TensorView B::*weight, TensorView B::*bias) const {
@@ -268,6 +270,7 @@ void BlockPass::HeadsBackward(DeviceMatrix<float> dx) {
   const bool gated = config_.block.attention_gate;
   if (gated) ops_.SigmoidGateGradient(head_gates_, heads_.out, dattended_, dhead_gates_);
   ops_.AttentionGradient(heads_, dattended_, dquery_, dkey_, dvalue_);
+  if (!dsinks_.empty()) ops_.AttentionSinkGradient(heads_, dattended_, dsinks_);
   ops_.RopeGradient(block_.layer, Rotated::kQueries, dquery_);
   ops_.RopeGradient(block_.layer, Rotated::kKeys, dkey_);
   if (config_.block.qk_norm) {

@@ -95,8 +95,8 @@ class BlockPass final : private Block {
   void NormBackward(const Norm& norm, DeviceMatrix<float> dx, const StreamGradient& stream);
 
   bool AttentionInnerTrained() const {
-    return (delta_ && delta_->Trained()) || q_.Trained() || k_.Trained() || v_.Trained() || q_norm_.Trained() ||
-           k_norm_.Trained() || attention_.norm.Trained();
+    return (delta_ && delta_->Trained()) || !dsinks_.empty() || q_.Trained() || k_.Trained() || v_.Trained() ||
+           q_norm_.Trained() || k_norm_.Trained() || attention_.norm.Trained();
   }
   bool AttentionTrained() const {
     return AttentionInnerTrained() || attention_.last.Trained() || attention_.update_norm.Trained();
@@ -113,6 +113,7 @@ class BlockPass final : private Block {
   ProjectionPass q_, k_, v_, gate_, up_;
   MixturePass mixture_;  // in the place of gate, up and down if the block has experts
   Norm q_norm_, k_norm_;
+  DeviceMatrix<float> dsinks_;  // the gradient of the sinks; empty: they are not trained
   Half attention_, mlp_;
 
   // The half that runs reads the stream `from_`, and writes it with the update added to `to_`, which may be `from_`. An

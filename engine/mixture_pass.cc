@@ -14,7 +14,9 @@ MixturePass::MixturePass(const StagePass& pass, const TrainedStage& stage)
       block_(TensorsOf(pass.weights, stage.stage.block())),
       spec_(pass.weights.config.block.mixture),
       router_(OperandOf(pass, stage, &BlockWeights::router)),
-      drouter_(GradientOf(stage, &BlockWeights::router)) {
+      router_bias_(OperandOf(pass, stage, &BlockWeights::router_bias)),
+      drouter_(GradientOf(stage, &BlockWeights::router)),
+      drouter_bias_(GradientOf(stage, &BlockWeights::router_bias)) {
   if (any() && !block_.shared_up.empty()) shared_.emplace(pass, stage);
 }
 
@@ -24,7 +26,8 @@ const ExpertGradients* MixturePass::GradientsOf(size_t expert) const {
 }
 
 bool MixturePass::Trained() const {
-  return any() && (!drouter_.empty() || !stage_.parameters.experts.empty() || (shared_ && shared_->Trained()));
+  return any() && (!drouter_.empty() || !drouter_bias_.empty() || !stage_.parameters.experts.empty() ||
+                   (shared_ && shared_->Trained()));
 }
 
 void MixturePass::LayOut(const Arenas& arenas, int64_t tokens, bool keeps) {
@@ -43,7 +46,7 @@ void MixturePass::LayOut(const Arenas& arenas, int64_t tokens, bool keeps) {
 }
 
 void MixturePass::Route(DeviceMatrix<const float> x) {
-  ops_.MatMul(x, router_, {}, false, logits_);
+  ops_.MatMul(x, router_, router_bias_, false, logits_);
   routing_ = ops_.RouteToExperts(logits_, std::min(spec_.active, logits_.cols), spec_.normalised);
 }
 
@@ -52,8 +55,9 @@ void MixturePass::Gate(DeviceMatrix<const float> x, const LoraScratch& lora) {
   ops_.Gather(routing_.token_of, x, rows_);
   std::vector<Ops::Product> products;
   ForEachExpert([&](size_t expert, const auto& of) {
-    products.push_back({of(rows_), &block_.experts[expert].gate, of(gates_)});
-    products.push_back({of(rows_), &block_.experts[expert].up, of(ups_)});
+    const ExpertWeights& w = block_.experts[expert];
+    products.push_back({of(rows_), &w.gate, of(gates_), &w.gate_bias});
+    products.push_back({of(rows_), &w.up, of(ups_), &w.up_bias});
   });
   ops_.MatMulEach(products);
   if (shared_) shared_->Gate(x, lora);
@@ -64,7 +68,8 @@ void MixturePass::Finish(const LoraScratch& lora, DeviceMatrix<float> y) {
   ops_.GatedUnit(activation_, ups_);
   std::vector<Ops::Product> products;
   ForEachExpert([&](size_t expert, const auto& of) {
-    products.push_back({of(activation_), &block_.experts[expert].down, of(rows_)});
+    const ExpertWeights& w = block_.experts[expert];
+    products.push_back({of(activation_), &w.down, of(rows_), &w.down_bias});
   });
   ops_.MatMulEach(products);
   ops_.SumOverExperts(routing_, /*weighted=*/true, rows_, y);
@@ -82,16 +87,19 @@ void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float
   ops_.GatedUnit(activation_, ups_);
   if (shared_) shared_->OutputBackward(dy, lora);
   ops_.Gather(routing_.token_of, dy, rows_);
-  ForEachExpert([&](size_t expert, const auto& of) {
-    ops_.MatMulInputGradient(of(rows_), block_.experts[expert].down, false, of(dgates_));
-  });
   std::vector<float> dweights(routing_.slots());
+  ForEachExpert([&](size_t expert, const auto& of) {
+    const ExpertWeights& w = block_.experts[expert];
+    ops_.MatMulInputGradient(of(rows_), w.down, false, of(dgates_));
+    if (!w.down_bias.empty()) ops_.ExpertBiasWeightGradient(w.down_bias, of(rows_), SlotsOf(expert, dweights));
+  });
   ops_.ExpertWeightGradient(routing_, activation_, dgates_, dweights);
   if (trains_experts) {
     ops_.ScaleByExpertWeights(routing_, rows_);
     ops_.Gather(routing_.token_of, x, inputs_);
     ForEachExpert([&](size_t expert, const auto& of) {
       ops_.MatMulWeightGradient(of(rows_), of(activation_), GradientsOf(expert)->down);
+      AddBiasGradient(of(rows_), GradientsOf(expert)->down_bias);
     });
   }
   const DeviceMatrix<float> dups = activation_;
@@ -100,6 +108,8 @@ void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float
     if (trains_experts) {
       ops_.MatMulWeightGradient(of(dgates_), of(inputs_), GradientsOf(expert)->gate);
       ops_.MatMulWeightGradient(of(dups), of(inputs_), GradientsOf(expert)->up);
+      AddBiasGradient(of(dgates_), GradientsOf(expert)->gate_bias);
+      AddBiasGradient(of(dups), GradientsOf(expert)->up_bias);
     }
     if (dx.empty()) return;
     ops_.MatMulInputGradient(of(dgates_), block_.experts[expert].gate, false, of(rows_));
@@ -107,6 +117,7 @@ void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float
   });
   ops_.RouteToExpertsGradient(routing_, spec_.normalised, dweights, logits_);  // the logits are not read any more
   if (!drouter_.empty()) ops_.MatMulWeightGradient(logits_, x, drouter_);
+  AddBiasGradient(logits_, drouter_bias_);
   if (!dx.empty()) {
     ops_.SumOverExperts(routing_, /*weighted=*/false, rows_, dx);
     ops_.MatMulInputGradient(logits_, router_, true, dx);

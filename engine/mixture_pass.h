@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/shared_expert_pass.h"
@@ -28,7 +29,7 @@ class MixturePass {
   // An empty dx is not computed.
   void Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, const LoraScratch& lora,
                 DeviceMatrix<float> dx);
-  // True if a matrix of an expert or the router has a gradient.
+  // True if a tensor of an expert or of the router has a gradient.
   bool Trained() const;
 
  private:
@@ -42,7 +43,15 @@ class MixturePass {
       product(expert, [&](const auto& matrix) { return matrix.Rows(first, count); });
     }
   }
-  // The gradients of the experts' matrices; null if they have none.
+  std::span<float> SlotsOf(size_t expert, std::span<float> of_slots) const {
+    const int64_t first = routing_.offsets[expert];
+    return of_slots.subspan(first, routing_.offsets[expert + 1] - first);
+  }
+  // Adds the gradient of a bias from that of its product, unless it is not wanted.
+  void AddBiasGradient(DeviceMatrix<const float> dy, DeviceMatrix<float> db) {
+    if (!db.empty()) ops_.BiasGradient(dy, db);
+  }
+  // The gradients of the experts' tensors; null if they have none.
   const ExpertGradients* GradientsOf(size_t expert) const;
 
   const StagePass pass_;
@@ -50,8 +59,8 @@ class MixturePass {
   Ops& ops_;
   const BlockWeights& block_;
   const MixtureSpec& spec_;
-  Operand router_;
-  DeviceMatrix<float> drouter_;
+  Operand router_, router_bias_;
+  DeviceMatrix<float> drouter_, drouter_bias_;
   std::optional<SharedExpertPass> shared_;
   ExpertRouting routing_;
   // Forwards.

@@ -10,7 +10,7 @@
 namespace shiftrt {
 
 void Ops::MatMulEach(std::span<const Product> products) {
-  for (const Product& product : products) MatMul(product.x, *product.w, {}, false, product.y);
+  for (const Product& product : products) MatMul(product.x, *product.w, *product.bias, false, product.y);
 }
 
 void Ops::MatMulLowRank(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, const LowRankTerm& low,
@@ -39,6 +39,9 @@ namespace {
 
 }  // namespace
 
+void Ops::AttentionSinkGradient(const AttentionActivations&, DeviceMatrix<const float>, DeviceMatrix<float>) {
+  Fail("this device has no attention sinks");
+}
 void Ops::GatedDelta(const DeltaActivations&, const DeltaOperands&) { FailGatedDelta(); }
 void Ops::GatedDeltaGradient(const DeltaActivations&, const DeltaOperands&, DeviceMatrix<const float>,
                              DeviceMatrix<float>, const DeltaActivations&, const DeltaOperandGradients&) {
@@ -64,6 +67,7 @@ void Ops::SumOverExperts(const ExpertRouting&, bool, DeviceMatrix<const float>, 
 void Ops::ExpertWeightGradient(const ExpertRouting&, DeviceMatrix<const float>, DeviceMatrix<float>, std::span<float>) {
   RefuseExperts();
 }
+void Ops::ExpertBiasWeightGradient(const TensorView&, DeviceMatrix<const float>, std::span<float>) { RefuseExperts(); }
 void Ops::ScaleByExpertWeights(const ExpertRouting&, DeviceMatrix<float>) { RefuseExperts(); }
 void Ops::SigmoidGateRows(DeviceMatrix<const float>, DeviceMatrix<float>) { RefuseExperts(); }
 void Ops::SigmoidGateRowsGradient(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>,

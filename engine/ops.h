@@ -61,6 +61,7 @@ enum class Rotated : uint8_t { kQueries, kKeys };
 struct AttentionActivations {
   int64_t layer = 0;            // decides the window
   int64_t slot = 0;             // the slot in the call's cache, if it has one
+  Operand sinks = {};           // (heads); empty: the model has none
   DeviceMatrix<float> q, k, v;  // rotated queries and keys, and values: (tokens, query_dim), (tokens, kv_dim) twice
   DeviceMatrix<float> out;      // (tokens, query_dim)
   DeviceMatrix<float> log_sums = {};  // (tokens, heads), which the gradient reads; empty: they are not computed
@@ -128,6 +129,10 @@ class Ops {
   virtual void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                                  DeviceMatrix<float> dk, DeviceMatrix<float> dv) = 0;
 
+  // Adds to dsinks (1, heads): kernels/attention.h. The body here throws Error, for a device without sinks.
+  virtual void AttentionSinkGradient(const AttentionActivations& a, DeviceMatrix<const float> dout,
+                                     DeviceMatrix<float> dsinks);
+
   // Gated delta networks, and the gates of an attention; the bodies here throw Error, for a device without them.
   //
   // From a.channels, a.a and a.b computes a.mixed and a.out, and advances the states of the caches.
@@ -158,6 +163,7 @@ class Ops {
     DeviceMatrix<const float> x;
     const TensorView* w;  // stored
     DeviceMatrix<float> y;
+    const TensorView* bias;  // stored; empty: there is none
   };
   virtual void MatMulEach(std::span<const Product> products);
   virtual void MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) = 0;
@@ -189,8 +195,8 @@ class Ops {
   virtual void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                                     DeviceMatrix<float> dx, DeviceMatrix<float> dweight) = 0;
 
-  // kernels/elementwise.h: of the activation that the model has. Without gate, `up` and `dup` are empty, and `gate` is
-  // the output of the up projection.
+  // kernels/elementwise.h: of the activation or the clamped unit that the model has. Without gate, `up` and `dup` are
+  // empty, and `gate` is the output of the up projection.
   virtual void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) = 0;
   virtual void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up,
                                  DeviceMatrix<float> dgate, DeviceMatrix<float> dup) = 0;
@@ -209,6 +215,7 @@ class Ops {
                               DeviceMatrix<float> y);
   virtual void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation,
                                     DeviceMatrix<float> g, std::span<float> dweights);
+  virtual void ExpertBiasWeightGradient(const TensorView& b, DeviceMatrix<const float> dy, std::span<float> dweights);
   virtual void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x);
   // kernels/elementwise.h, for the weight of a shared expert.
   virtual void SigmoidGateRows(DeviceMatrix<const float> gate, DeviceMatrix<float> x);

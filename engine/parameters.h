@@ -2,7 +2,9 @@
 // The parameters of a plan that are trained.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/decoder.h"
@@ -24,14 +26,21 @@ struct LoraParameters {
   bool empty() const { return a.value.empty(); }
 };
 
-// The gradients of the matrices of an expert, which are used as stored: (units, hidden) twice, and (hidden, units).
+// The gradients of the tensors of an expert, which are used as stored: (units, hidden) twice, and (hidden, units), and
+// those of the biases, (1, n). An empty one of a bias is not computed.
 struct ExpertGradients {
   DeviceMatrix<float> gate, up, down;
+  DeviceMatrix<float> gate_bias, up_bias, down_bias;
 
   // The member for a tensor of an expert.
   static DeviceMatrix<float> ExpertGradients::*Of(const BlockTensor& row) {
-    if (row.of_expert == &ExpertWeights::gate) return &ExpertGradients::gate;
-    return row.of_expert == &ExpertWeights::up ? &ExpertGradients::up : &ExpertGradients::down;
+    using E = ExpertWeights;
+    using G = ExpertGradients;
+    constexpr std::pair<TensorView E::*, DeviceMatrix<float> G::*> kMembers[] = {
+        {&E::gate, &G::gate},           {&E::up, &G::up},           {&E::down, &G::down},
+        {&E::gate_bias, &G::gate_bias}, {&E::up_bias, &G::up_bias}, {&E::down_bias, &G::down_bias}};
+    return std::ranges::find(kMembers, row.of_expert, &std::pair<TensorView E::*, DeviceMatrix<float> G::*>::first)
+        ->second;
   }
 };
 

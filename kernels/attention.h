@@ -30,6 +30,9 @@ struct AttentionShape {
   float scale = 0;     // usually 1 / sqrt(head_dim)
   int64_t window = 0;  // a query sees the last `window` of its keys, including its own; 0: all of them
   float soft_cap = 0;  // a scaled score s becomes soft_cap tanh(s / soft_cap) (Gemma 2); 0: it is unchanged
+  // (heads), or empty: a sink adds exp(sink) to the denominator of the softmax of its head and nothing to its result
+  // (gpt-oss; Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks").
+  std::span<const float> sinks = {};
 };
 
 // out, q: (tokens, heads * head_dim); out must not alias q. The softmax is online, in float32, and safe for any scores.
@@ -44,7 +47,7 @@ struct PackedAttention {
   MatrixView<const float> q, keys, values;
 };
 // Computes out as Attention() does, and log_sums (tokens, heads): the logarithm of the denominator of the softmax over
-// scaled and capped scores.
+// scaled and capped scores, which counts the sink.
 void AttentionForGradient(const Context& context, const PackedAttention& attention, MatrixView<float> out,
                           MatrixView<float> log_sums);
 // Computes the gradients of q, keys and values from dout, the gradient of out. The scores are computed again, block by
@@ -56,5 +59,9 @@ struct AttentionGradients {
 void AttentionGradient(const Context& context, const PackedAttention& attention, MatrixView<const float> out,
                        MatrixView<const float> log_sums, MatrixView<const float> dout,
                        const AttentionGradients& gradients);
+// Adds the gradient of the sinks to dsinks (heads): with the probability p = exp(sink - log_sum) of a head's sink for a
+// token, the sum over the tokens of -p <dout, out>.
+void AttentionSinkGradient(const Context& context, const AttentionShape& shape, MatrixView<const float> out,
+                           MatrixView<const float> log_sums, MatrixView<const float> dout, std::span<float> dsinks);
 
 }  // namespace shiftrt

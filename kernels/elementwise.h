@@ -23,6 +23,13 @@ void GatedUnit(const Context& context, Activation activation, MatrixView<float> 
 void GatedUnitGradient(const Context& context, Activation activation, MatrixView<const float> gate,
                        MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup);
 
+// gate = that unit of runtime/activation.h, in place, and its gradients: as above. At a limit, the slope is that inside
+// it, as in PyTorch.
+void ClampedGatedUnit(const Context& context, const ClampedSwiGlu& unit, MatrixView<float> gate,
+                      MatrixView<const float> up);
+void ClampedGatedUnitGradient(const Context& context, const ClampedSwiGlu& unit, MatrixView<const float> gate,
+                              MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup);
+
 // x = sigmoid(gate) * x, in place: the gates of an attention's heads (Qwen 3.5). Both are (tokens, n).
 void SigmoidGate(const Context& context, MatrixView<const float> gate, MatrixView<float> x);
 // Its gradients. gate and x are the inputs of that call. dy holds the gradient of its result and is replaced by that of

@@ -38,9 +38,13 @@ void SumOverExperts(const Context& context, const ExpertRouting& routing, bool w
 
 // The gradient of the weights, from those of the slots' outputs. With a = activation (slots, n), and with g (slots, n)
 // holding dy W, where dy is the gradient of the token's sum and y = a W' the output of a slot:
-// dweights[s] = <a_s, g_s>, and g_s becomes weights[s] g_s, the gradient of a_s.
+// <a_s, g_s> is added to dweights[s], and g_s becomes weights[s] g_s, the gradient of a_s.
 void ExpertWeightGradient(const Context& context, const ExpertRouting& routing, MatrixView<const float> activation,
                           MatrixView<float> g, std::span<float> dweights);
+// The part in it of a bias of the slots' outputs, for the slots of one expert: <b, dy_s> is added to dweights[s], with
+// the bias b (n) and the rows of dy (slots of the expert, n).
+void ExpertBiasWeightGradient(const Context& context, const TensorView& b, MatrixView<const float> dy,
+                              std::span<float> dweights);
 // Row s of x (slots, n) becomes weights[s] times it.
 void ScaleByExpertWeights(const Context& context, const ExpertRouting& routing, MatrixView<float> x);
 

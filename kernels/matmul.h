@@ -28,11 +28,12 @@ namespace shiftrt {
 void MatMul(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
             bool accumulate, MatrixView<float> y);
 
-// One of several products y (m, n) = x (m, k) W'.
+// One of several products y (m, n) = x (m, k) W' + bias.
 struct MatMulItem {
   MatrixView<const float> x;
   const TensorView* w;
   MatrixView<float> y;
+  const TensorView* bias = nullptr;  // null or empty: there is none
 };
 // Computes each product as MatMul() does. Those of few rows are divided among the threads together, so that the threads
 // wait for each other once: the experts of a token have one row each. No y may alias anything else.

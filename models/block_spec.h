@@ -21,7 +21,7 @@ enum class RopeChoice : uint8_t { kFirst, kSecond, kNone };
 // mlp_e(x), with p = softmax(router x) in float32 and w_e = p_e, or p_e divided by the sum of p over the active
 // experts. Each expert is a gated MLP of its own. A shared expert is one that all tokens run through: it adds
 // sigmoid(v x) mlp(x), where v is a row. Sources: Jiang et al. 2024, "Mixtral of Experts", section 2.1; transformers,
-// modeling_qwen3_moe.py and modeling_qwen2_moe.py.
+// modeling_qwen3_moe.py and modeling_qwen2_moe.py. A router with a bias has softmax(router x + bias).
 struct MixtureSpec {
   int64_t experts = 0, active = 0;
   int64_t units = 0;              // the width of each expert
@@ -60,14 +60,17 @@ struct BlockSpec {
   bool mlp_bias = false;
   bool gated = true;  // the MLP is down(activation(gate(x)) * up(x)); false: down(activation(up(x)))
   Activation activation = Activation::kSilu;
+  ClampedSwiGlu clamped;  // with a limit: the unit of the MLP, in the place of activation(gate(x)) * up(x)
   // The kinds of MLP that the blocks have. Of a model, both may be true, and ConfigOfBlock() says which a block has.
   bool dense = true;           // one MLP for all tokens
   bool mixed = false;          // a mixture of experts
   bool shared_expert = false;  // each mixture has a shared expert
+  bool expert_bias = false;    // the router and the matrices of the experts have biases
   MixtureSpec mixture = {};
 
-  float attention_scale = 0;  // multiplies the scores: 1 / sqrt(head_dim) in most families
-  float attention_cap = 0;    // soft cap of the scores; 0: none
+  float attention_scale = 0;     // multiplies the scores: 1 / sqrt(head_dim) in most families
+  float attention_cap = 0;       // soft cap of the scores; 0: none
+  bool attention_sinks = false;  // the denominator of each head's softmax has a learned term (kernels/attention.h)
   // windows[layer] is the number of keys that a query sees, its own included; 0: all of them. Empty if no layer has a
   // window.
   std::vector<int64_t> windows;

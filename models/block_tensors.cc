@@ -34,6 +34,7 @@ constexpr BlockTensor kBlockTensors[] = {
     {"self_attn.k_proj.bias",           &B::k_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias, &S::attention},
     {"self_attn.v_proj.bias",           &B::v_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias, &S::attention},
     {"self_attn.o_proj.bias",           &B::o_bias,                kAttention, kBias,   kHidden,       kNone,         &S::output_bias, &S::attention},
+    {"self_attn.sinks",                 &B::sinks,                 kAttention, kPerHead, kSinks,       kNone,         &S::attention_sinks, &S::attention},
     {"self_attn.q_norm.weight",         &B::q_norm,                kAttention, kNorm,   kQueryNorm,    kNone,         &S::qk_norm, &S::attention},
     {"self_attn.k_norm.weight",         &B::k_norm,                kAttention, kNorm,   kKeyNorm,      kNone,         &S::qk_norm, &S::attention},
     {"attention_update_norm.weight",    &B::attention_update_norm, kAttention, kNorm,   kHidden,       kNone,         &S::update_norms},
@@ -51,10 +52,11 @@ constexpr BlockTensor kBlockTensors[] = {
     {"linear_attn.in_proj_b.weight",    &B::delta_b,               kAttention, kMatrix, kDeltaHeads,   kHidden,       &S::gated_delta},
     {"linear_attn.in_proj_a.weight",    &B::delta_a,               kAttention, kMatrix, kDeltaHeads,   kHidden,       &S::gated_delta},
     {"linear_attn.conv1d.weight",       &B::delta_conv,            kAttention, kConvolution, kDeltaKernel, kNone,     &S::gated_delta},
-    {"linear_attn.A_log",               &B::delta_a_log,           kAttention, kRecurrence, kDeltaHeads, kNone,       &S::gated_delta},
-    {"linear_attn.dt_bias",             &B::delta_dt_bias,         kAttention, kRecurrence, kDeltaHeads, kNone,       &S::gated_delta},
+    {"linear_attn.A_log",               &B::delta_a_log,           kAttention, kPerHead, kDeltaHeads, kNone,       &S::gated_delta},
+    {"linear_attn.dt_bias",             &B::delta_dt_bias,         kAttention, kPerHead, kDeltaHeads, kNone,       &S::gated_delta},
     {"linear_attn.norm.weight",         &B::delta_norm,            kAttention, kNorm,   kDeltaNorm,    kNone,         &S::gated_delta},
     {"mlp.gate.weight",                 &B::router,                kMlp,       kMatrix, kExperts,      kHidden,       &S::mixed},
+    {"mlp.gate.bias",                   &B::router_bias,           kMlp,       kBias,   kExperts,      kNone,         &S::mixed, &S::expert_bias},
     {"mlp.shared_expert.gate_proj.weight", &B::shared_gate,        kMlp,       kMatrix, kSharedUnits,  kHidden,       &S::mixed, &S::shared_expert},
     {"mlp.shared_expert.up_proj.weight", &B::shared_up,            kMlp,       kMatrix, kSharedUnits,  kHidden,       &S::mixed, &S::shared_expert},
     {"mlp.shared_expert.down_proj.weight", &B::shared_down,        kMlp,       kMatrix, kHidden,       kSharedUnits,  &S::mixed, &S::shared_expert},
@@ -65,24 +67,30 @@ constexpr BlockTensor kBlockTensors[] = {
 // Every member of BlockWeights and of ExpertWeights needs a row: without one, nothing would load it.
 static_assert(sizeof(BlockWeights) ==
               std::size(kBlockTensors) * sizeof(TensorView) + sizeof(std::vector<ExpertWeights>));
-static_assert(sizeof(ExpertWeights) == 3 * sizeof(TensorView));
+static_assert(sizeof(ExpertWeights) == 6 * sizeof(TensorView));
 
 // The rows of an expert, whose names they own.
 struct ExpertRows {
   explicit ExpertRows(int64_t expert) {
-    const auto name = [&](const char* matrix) { return fmt::format("mlp.experts.{}.{}.weight", expert, matrix); };
-    names = {name("gate_proj"), name("up_proj"), name("down_proj")};
-    const auto row = [&](size_t i, Axis output, Axis input, TensorView ExpertWeights::*of) {
+    const auto name = [&](const char* tensor) { return fmt::format("mlp.experts.{}.{}", expert, tensor); };
+    names = {name("gate_proj.weight"), name("up_proj.weight"), name("down_proj.weight"),
+             name("gate_proj.bias"),   name("up_proj.bias"),   name("down_proj.bias")};
+    const auto matrix = [&](size_t i, Axis output, Axis input, TensorView ExpertWeights::*of) {
       return BlockTensor{names[i].c_str(), nullptr, kMlp, kMatrix, output, input, &S::mixed, nullptr, expert, of};
     };
-    rows = {row(0, kExpertUnits, kHidden, &ExpertWeights::gate), row(1, kExpertUnits, kHidden, &ExpertWeights::up),
-            row(2, kHidden, kExpertUnits, &ExpertWeights::down)};
+    const auto bias = [&](size_t i, Axis output, TensorView ExpertWeights::*of) {
+      return BlockTensor{names[i].c_str(), nullptr, kMlp, kBias, output, kNone, &S::mixed, &S::expert_bias, expert, of};
+    };
+    using E = ExpertWeights;
+    rows = {matrix(0, kExpertUnits, kHidden, &E::gate), matrix(1, kExpertUnits, kHidden, &E::up),
+            matrix(2, kHidden, kExpertUnits, &E::down), bias(3, kExpertUnits, &E::gate_bias),
+            bias(4, kExpertUnits, &E::up_bias),         bias(5, kHidden, &E::down_bias)};
   }
   ExpertRows(const ExpertRows&) = delete;
   ExpertRows& operator=(const ExpertRows&) = delete;
 
-  std::array<std::string, 3> names;
-  std::array<BlockTensor, 3> rows;
+  std::array<std::string, 6> names;
+  std::array<BlockTensor, 6> rows;
 };
 
 }  // namespace
@@ -103,6 +111,7 @@ int64_t Size(const ModelConfig& config, Axis axis, int64_t units) {
     case kExpertUnits: return config.block.mixture.units;
     case kSharedUnits: return config.block.mixture.shared_units;
     case kOne: return 1;
+    case kSinks: return config.heads;
     case kDeltaChannels: return config.block.delta.channels();
     case kDeltaValues: return config.block.delta.values();
     case kDeltaHeads: return config.block.delta.value_heads;
@@ -146,7 +155,8 @@ std::vector<const BlockTensor*> AllTensors(const ModelConfig& of_block) {
     if (!row.Shape(of_block).empty()) rows.push_back(&row);
   const int64_t experts = of_block.block.mixed ? of_block.block.mixture.experts : 0;
   for (int64_t expert = 0; expert < experts; ++expert)
-    for (const BlockTensor& row : ExpertTensors(expert)) rows.push_back(&row);
+    for (const BlockTensor& row : ExpertTensors(expert))
+      if (!row.Shape(of_block).empty()) rows.push_back(&row);
   return rows;
 }
 

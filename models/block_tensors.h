@@ -27,6 +27,7 @@ enum class Axis : uint8_t {
   kExpertUnits,
   kSharedUnits,
   kOne,
+  kSinks,
   kDeltaChannels,  // this and the next ones: sizes of GatedDeltaShape
   kDeltaValues,
   kDeltaHeads,
@@ -47,7 +48,7 @@ struct BlockTensor {
     kBias,         // added to the output of a matrix or of a norm, of shape (output)
     kNorm,         // gain of a norm, of shape (output), which is its input too
     kConvolution,  // weights of each channel alone, of shape (channels, 1, width); output counts all of them
-    kRecurrence,   // a setting of each head of a recurrence, of shape (output)
+    kPerHead,      // a number of each head of a recurrence or an attention, of shape (output)
   };
 
   const char* name;  // relative to the block, as most checkpoints have it: "self_attn.q_proj.weight"
@@ -75,7 +76,7 @@ struct BlockTensor {
   // True for the matrix, or its bias, whose output is the update of a half before its norm, or a term of it.
   bool EndsHalf() const {
     using B = BlockWeights;
-    if (expert >= 0) return of_expert == &ExpertWeights::down;
+    if (expert >= 0) return of_expert == &ExpertWeights::down || of_expert == &ExpertWeights::down_bias;
     return member == &B::o || member == &B::o_bias || member == &B::down || member == &B::down_bias ||
            member == &B::shared_down;
   }
@@ -113,7 +114,8 @@ void ForEachTensor(const BlockWeights& block, Halves halves, const Visit& visit)
   }
   if (!RunsMlp(halves)) return;
   for (size_t expert = 0; expert < block.experts.size(); ++expert)
-    for (const BlockTensor& row : ExpertTensors(static_cast<int64_t>(expert))) visit(row, row.In(block));
+    for (const BlockTensor& row : ExpertTensors(static_cast<int64_t>(expert)))
+      if (const TensorView& tensor = row.In(block); !tensor.empty()) visit(row, tensor);
 }
 template <typename Visit>
 void ForEachTensor(const BlockWeights& block, const Visit& visit) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/block_tensors.h"
@@ -39,13 +40,17 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// A tensor with the order of its rows and columns. One of all experts, (experts, rows, columns), becomes one matrix, in
-// which they lie one below the other.
+// A tensor with the order of its rows and columns. One of all experts becomes one matrix or vector, in which they lie
+// one below the other.
 inline FileTensor Placed(FileTensor tensor, const CheckpointTensor& of) {
   tensor.order = of.order;
   tensor.columns = of.columns;
-  if (of.parts.front()->expert >= 0 && tensor.shape.size() == 3)
-    tensor.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
+  if (!of.together) return tensor;
+  std::vector<int64_t>& shape = tensor.shape;
+  if (of.transposed) std::swap(shape[1], shape[2]);
+  if (of.transposed && !tensor.packed) tensor.transposed = shape[0];  // packed rows are not transposed
+  shape[1] *= shape[0];
+  shape.erase(shape.begin());
   return tensor;
 }
 

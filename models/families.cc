@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "models/block_tensors.h"
 #include "models/family_blocks.h"
@@ -15,6 +16,14 @@ namespace {
 constexpr ExpertPlaces kExpertNames = {"mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight",
                                        "mlp.experts.{}.down_proj.weight"};
 constexpr ExpertPlaces kNamesTogether = {kExpertsTogether, kExpertsTogether, "mlp.experts.down_proj"};
+constexpr ExpertPlaces kGptOssNames = {.gate = kExpertsTogether,
+                                       .up = kExpertsTogether,
+                                       .down = "mlp.experts.down_proj",
+                                       .gate_bias = "mlp.experts.gate_up_proj_bias",
+                                       .up_bias = "mlp.experts.gate_up_proj_bias",
+                                       .down_bias = "mlp.experts.down_proj_bias",
+                                       .interleaved = true,
+                                       .transposed = true};
 constexpr ExpertPlaces kMixtralNames = {"block_sparse_moe.experts.{}.w1.weight",
                                         "block_sparse_moe.experts.{}.w3.weight",
                                         "block_sparse_moe.experts.{}.w2.weight"};
@@ -103,6 +112,19 @@ const std::vector<Family>& Families() {
        .models = "OLMoE 1B-7B",
        .defaults = R"({"rms_norm_eps": 1e-5, "num_experts_per_tok": 8, "num_experts": 64})",
        .harmless = kOfRouterTraining},
+      {.architecture = "GptOssForCausalLM",
+       .name = "gpt_oss",
+       .block = GptOssBlock,
+       .models = "gpt-oss 20B and 120B",
+       .defaults =
+           R"({"rms_norm_eps": 1e-5, "rope_theta": 150000.0, "head_dim": 64, "num_key_value_heads": 8,
+                       "num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128,
+                       "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                       "truncate": false, "original_max_position_embeddings": 4096}})",
+       // Old names of num_experts_per_tok and of the positions before YaRN.
+       .harmless = {"experts_per_token", "initial_context_length", "output_router_logits", "router_aux_loss_coef"},
+       .places = {{"mlp.router.weight", {&B::router}}, {"mlp.router.bias", {&B::router_bias}}},
+       .experts = &kGptOssNames},
       {.architecture = "Qwen3NextForCausalLM",
        .name = "qwen3_next",
        .block = Qwen3NextBlock,
@@ -327,15 +349,19 @@ const Family* FindFamily(std::string_view architecture) {
 
 namespace {
 
-// Adds the matrices of the experts to `stored`.
+// Adds the tensors of the experts to `stored`.
 void AddExperts(const ModelConfig& config, const ExpertPlaces& places, std::vector<CheckpointTensor>& stored) {
+  const std::array names = {places.gate, places.up, places.down, places.gate_bias, places.up_bias, places.down_bias};
   const auto first = static_cast<int64_t>(stored.size());
-  for (int64_t expert = 0; expert < config.block.mixture.experts; ++expert) {
+  const int64_t experts = config.block.mixture.experts;
+  for (int64_t expert = 0; expert < experts; ++expert) {
     const std::span<const BlockTensor> rows = ExpertTensors(expert);
     for (size_t i = 0; i < rows.size(); ++i) {
-      std::string name = std::array{places.gate, places.up, places.down}[i];
+      std::vector<int64_t> shape = rows[i].Shape(config);
+      if (shape.empty()) continue;
+      Check(names[i] != nullptr, "the files of this family have no place for {}", rows[i].name);
+      std::string name = names[i];
       const size_t number = name.find("{}");
-      const std::vector<int64_t> shape = rows[i].Shape(config);
       if (number != name.npos) {
         stored.push_back({name.replace(number, 2, std::to_string(expert)), shape, {&rows[i]}});
         continue;
@@ -343,12 +369,20 @@ void AddExperts(const ModelConfig& config, const ExpertPlaces& places, std::vect
       const auto before = std::find_if(stored.begin() + first, stored.end(),
                                        [&](const CheckpointTensor& tensor) { return tensor.name == name; });
       if (before == stored.end()) {
-        stored.push_back({std::move(name), {config.block.mixture.experts, shape[0], shape[1]}, {&rows[i]}});
+        shape.insert(shape.begin(), experts);
+        stored.push_back({.name = std::move(name), .shape = std::move(shape), .parts = {&rows[i]}, .together = true});
       } else {
         if (expert == 0) before->shape[1] += shape[0];
         before->parts.push_back(&rows[i]);
       }
     }
+  }
+  for (CheckpointTensor& tensor : std::span(stored).subspan(first)) {
+    if (places.interleaved && std::ssize(tensor.parts) == 2 * experts)
+      tensor.order = InterleavedHalves(experts * tensor.shape[1], experts);
+    if (!places.transposed || tensor.shape.size() != 3) continue;
+    std::swap(tensor.shape[1], tensor.shape[2]);
+    tensor.transposed = true;
   }
 }
 
@@ -368,7 +402,9 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config) {
 }
 
 std::vector<CheckpointTensor> CheckpointTensorsWithExpertsTogether(const ModelConfig& config) {
-  return CheckpointTensors(config, FamilyOf(config).places, &kNamesTogether);
+  const Family& family = FamilyOf(config);
+  const bool own = family.experts != nullptr && family.experts->Together();
+  return CheckpointTensors(config, family.places, own ? family.experts : &kNamesTogether);
 }
 
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places,

@@ -37,11 +37,16 @@ struct FamilyRope {
   const char* local_theta = nullptr;  // the key of that one's base; null: rope_theta
 };
 
-// The names, relative to the block, under which checkpoints store the matrices of the experts. The number of the expert
-// stands for {}; a name without it is that of one tensor of all experts, (experts, rows, columns). If two names are the
-// same, that tensor has the rows of both in each expert.
+// The names, relative to the block, under which checkpoints store the tensors of the experts. The number of the expert
+// stands for {}; a name without it is that of one tensor of all experts, (experts, rows, columns) or, of a bias,
+// (experts, rows). If two names are the same, that tensor has the rows of both in each expert.
 struct ExpertPlaces {
   const char *gate, *up, *down;
+  const char *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;  // null: no family with biases has these
+  bool interleaved = false;  // in a tensor with the rows of both gate and up, those of the same number are neighbours
+  bool transposed = false;   // matrices of all experts are (experts, columns, rows)
+
+  bool Together() const { return std::string_view(gate).find("{}") == std::string_view::npos; }
 };
 
 struct Family {
@@ -74,9 +79,11 @@ const Family* FindFamily(std::string_view architecture);
 // A tensor of a block as the checkpoints of a family hold it.
 struct CheckpointTensor {
   std::string name;            // relative to the block
-  std::vector<int64_t> shape;  // the shape of all its parts together; (experts, rows, columns) if it holds all experts
+  std::vector<int64_t> shape;  // the shape of all its parts together, or that in ExpertPlaces if it holds all experts
   std::vector<const BlockTensor*> parts;
   RowOrder order = nullptr, columns = nullptr;  // the orders of all parts' rows and columns
+  bool together = false;                        // it holds all experts
+  bool transposed = false;                      // ExpertPlaces::transposed
 };
 // All tensors of a block of this configuration (ConfigOfBlock), in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);

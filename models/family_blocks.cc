@@ -357,6 +357,20 @@ BlockSpec OlmoeBlock(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
+BlockSpec GptOssBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  Check(block.activation == Activation::kSilu, "{}: hidden_act is not silu, which gpt-oss has", config.file());
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", true);
+  block.attention_sinks = true;
+  block.windows = ReadWindows(config, model, 128, SlidingLayers(config, model, FullEvery(2)));
+  ReadMixture(config, model, "num_local_experts", "intermediate_size", block);
+  Check(block.mixed, "{}: num_local_experts is 0, which is not supported", config.file());
+  block.mixture.normalised = block.expert_bias = true;
+  block.clamped = {static_cast<float>(config.Number("swiglu_alpha", 1e-3, 1e3, 1.702)),
+                   static_cast<float>(config.Number("swiglu_limit", 1e-3, 1e6, 7))};
+  return block;
+}
+
 BlockSpec Qwen3NextBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = GatedDeltaBlock(config, model);
   ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);

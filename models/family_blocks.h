@@ -24,6 +24,7 @@ BlockSpec MixtralBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec OlmoeBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Qwen35Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Qwen35MoeBlock(const ConfigReader& config, const ModelConfig& model);
+BlockSpec GptOssBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Qwen3NextBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma1Block(const ConfigReader& config, const ModelConfig& model);

@@ -186,11 +186,13 @@ Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture,
                {"original_max_position_embeddings", original},
                {"beta_fast", fast},
                {"beta_slow", slow}};
+    if (architecture.exact_yarn) scaling["truncate"] = false;
   } else if (factor != 1 && stated != "none") {  // old files have a factor but no type
     scaling = {{"rope_type", "linear"}, {"factor", factor}};
   }
   if (!architecture.query_scale) {
     keys.Only("rope.scaling.yarn_log_multiplier", 0);
+    if (scaling.is_null() && architecture.exact_yarn) scaling = {{"rope_type", "default"}};  // config.json's is YaRN
     return scaling;
   }
   if (scaling.is_null()) scaling = {{"rope_type", "default"}};
@@ -560,6 +562,10 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArch
   if (rope.query_beta != 0) file.AddNumber(a + "attention.temperature_scale", rope.query_beta);
   if (rope.kind != RopeKind::kLinear && rope.kind != RopeKind::kYarn) return notes;
   file.AddText(a + "rope.scaling.type", rope.kind == RopeKind::kYarn ? "yarn" : "linear");
+  if (rope.kind == RopeKind::kYarn && !rope.truncate)
+    notes.emplace_back(
+        "llama.cpp rounds the limits between which YaRN slows the frequencies, and the model does not: its logits are "
+        "others, as with every GGUF file of gpt-oss.");
   file.AddNumber(a + "rope.scaling.factor", rope.factor);
   if (rope.kind == RopeKind::kLinear || !architecture.query_scale) return notes;  // the others have 32 and 1
   file.AddNumber(a + "rope.scaling.yarn_beta_fast", rope.beta_fast);

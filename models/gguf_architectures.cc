@@ -75,6 +75,16 @@ const std::vector<GgufArchitecture>& Architectures() {
        .mixture = {"OlmoeForCausalLM", "num_experts", nullptr, "norm_topk_prob", false},
        .square = true,
        .qkv_bias = false},
+      {.name = "gpt-oss",
+       .families = {"GptOssForCausalLM"},
+       .mixture = {"GptOssForCausalLM", "num_local_experts"},
+       .exact_yarn = true,
+       .output_bias = true,
+       .needs_bias = true,
+       .head = Head::kOwn,
+       .full_every = 2,
+       .always_windows = true,
+       .places = {{"post_attention_norm.weight", {&B::post_norm}}}},
       {.name = "qwen35",
        .families = {"Qwen3_5ForCausalLM"},
        .partial = true,
@@ -233,6 +243,7 @@ constexpr NamedMember kNames[] = {
     {&B::k_bias, "attn_k.bias"},
     {&B::v_bias, "attn_v.bias"},
     {&B::o_bias, "attn_output.bias"},
+    {&B::sinks, "attn_sinks.weight"},
     {&B::q_norm, "attn_q_norm.weight"},
     {&B::k_norm, "attn_k_norm.weight"},
     {&B::attention_update_norm, "post_attention_norm.weight"},
@@ -246,6 +257,7 @@ constexpr NamedMember kNames[] = {
     {&B::down_bias, "ffn_down.bias"},
     {&B::mlp_update_norm, "post_ffw_norm.weight"},
     {&B::router, "ffn_gate_inp.weight"},
+    {&B::router_bias, "ffn_gate_inp.bias"},
     {&B::shared_gate, "ffn_gate_shexp.weight"},
     {&B::shared_up, "ffn_up_shexp.weight"},
     {&B::shared_down, "ffn_down_shexp.weight"},
@@ -257,7 +269,8 @@ constexpr NamedMember kNames[] = {
     {&B::delta_dt_bias, "ssm_dt.bias"},
     {&B::delta_norm, "ssm_norm.weight"},
 };
-constexpr ExpertPlaces kGgufExperts = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight"};
+constexpr ExpertPlaces kGgufExperts = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight",
+                                       "ffn_gate_exps.bias",   "ffn_up_exps.bias",   "ffn_down_exps.bias"};
 
 bool ReadsBias(const GgufArchitecture& architecture, const BlockTensor& row) {
   const auto is = [&](std::initializer_list<TensorView B::*> members) {
@@ -306,6 +319,8 @@ float DecayInGguf(float a_log) { return -std::exp(a_log); }
 float DecayFromGguf(float decay) { return std::log(-decay); }
 
 std::vector<CheckpointTensor> GgufTensorsOf(const GgufArchitecture& architecture, const ModelConfig& config) {
+  Check(!architecture.needs_bias || config.block.qkv_bias,
+        "llama.cpp's architecture {} has no model without biases of the attention", architecture.name);
   std::vector<TensorPlace> places = architecture.places;
   for (const BlockTensor& row : BlockTensors()) {
     if (row.Shape(config).empty()) continue;

@@ -50,11 +50,13 @@ struct GgufArchitecture {
   bool square = false;      // all heads together have the size of the stream
   bool rope_factors = false;
   bool yarn = true;
+  bool exact_yarn = false;  // the models do not round the limits of YaRN's ramp (RopeSpec::truncate); llama.cpp does
   bool longrope = false;
   bool query_scale = false;  // queries are scaled by their position, and YaRN has a logarithmic multiplier
   bool rope_switch = false;  // rope.scaling.finetuned says whether there is a rotary embedding
   const char* bias = "attention_bias";
   bool qkv_bias = true, output_bias = false, mlp_bias = false;  // tensors that llama.cpp reads
+  bool needs_bias = false;                                      // it has no model without those of the attention
   Head head = Head::kAny;
   // The last one of so many layers has no window, unless the file lists the layers. 0: no layer has one.
   int64_t full_every = 0;

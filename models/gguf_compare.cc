@@ -37,14 +37,18 @@ const char* Difference(const ModelConfig& a, const ModelConfig& b) {
   if (shape(a) != shape(b)) return "sizes";
   if (a.rms_eps != b.rms_eps || norms(s) != norms(t)) return "norms";
   if (a.tied_head != b.tied_head) return "head";
-  if (s.qkv_bias != t.qkv_bias || s.output_bias != t.output_bias || s.mlp_bias != t.mlp_bias) return "biases";
+  if (s.qkv_bias != t.qkv_bias || s.output_bias != t.output_bias || s.mlp_bias != t.mlp_bias ||
+      s.expert_bias != t.expert_bias)
+    return "biases";
+  if (s.attention_sinks != t.attention_sinks) return "attention sinks";
   const auto delta = [](const BlockSpec& block) {
     const GatedDeltaShape& of = block.delta;
     return std::array{of.key_heads, of.value_heads, of.key_dim, of.value_dim, of.conv_width};
   };
   if (s.mixers != t.mixers || s.attention_gate != t.attention_gate || delta(s) != delta(t))
     return "gated delta networks";
-  if (s.gated != t.gated || s.activation != t.activation || s.parallel != t.parallel) return "MLPs";
+  if (s.gated != t.gated || s.activation != t.activation || s.clamped != t.clamped || s.parallel != t.parallel)
+    return "MLPs";
   const auto mixture = [](const BlockSpec& block) {
     const MixtureSpec& of = block.mixture;
     return std::array<int64_t, 6>{block.dense, of.experts, of.active, of.units, of.normalised, of.shared_units};

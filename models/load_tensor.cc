@@ -61,16 +61,24 @@ void Adjust(const FileTensor& tensor, std::span<float> values) {
   for (float& value : values) value += tensor.offset;
 }
 
-// As ForEachPiece, of rows whose columns are in another order.
+// Row `row` of the file, in the order in which it has the columns. Neighbours among transposed rows share cache lines.
+void ReadRow(const FileTensor& tensor, const FileRows& rows, int64_t row, float* out) {
+  const BlockTraits& type = TraitsOf(tensor.type);
+  if (tensor.transposed == 0) return type.decode(tensor.data + row * rows.bytes, rows.elements / type.elements, out);
+  const int64_t of_matrix = rows.count / tensor.transposed, before = row / of_matrix * of_matrix * rows.elements;
+  for (int64_t i = 0; i < rows.elements; ++i)
+    type.decode(tensor.data + (before + i * of_matrix + row % of_matrix) * type.bytes, 1, out + i);
+}
+
+// As ForEachPiece, of rows that are not stored in one piece, or whose columns are in another order.
 template <typename Use>
 void ForEachReorderedRow(const FileTensor& tensor, const Use& use) {
   const FileRows rows(tensor);
-  const BlockTraits& type = TraitsOf(tensor.type);
   ParallelFor(Cores(), rows.count, 16, [&](int64_t begin, int64_t end) {
     std::vector<float> in_file(rows.elements), values(rows.elements);
     for (int64_t row = begin; row < end; ++row) {
-      type.decode(tensor.data + InFile(tensor, row) * rows.bytes, rows.elements / type.elements, in_file.data());
-      for (int64_t i = 0; i < rows.elements; ++i) values[i] = in_file[(*tensor.columns)[i]];
+      ReadRow(tensor, rows, InFile(tensor, row), in_file.data());
+      for (int64_t i = 0; i < rows.elements; ++i) values[i] = in_file[tensor.columns ? (*tensor.columns)[i] : i];
       Adjust(tensor, values);
       if (!use(row * rows.elements, values.data(), rows.elements)) return;
     }
@@ -82,7 +90,7 @@ void ForEachReorderedRow(const FileTensor& tensor, const Use& use) {
 template <typename Use>
 void ForEachPiece(const FileTensor& tensor, const Use& use) {
   if (tensor.packed) return ForEachPackedPiece(tensor, use);
-  if (tensor.columns) return ForEachReorderedRow(tensor, use);
+  if (tensor.columns || tensor.transposed > 0) return ForEachReorderedRow(tensor, use);
   const FileRows rows(tensor);
   const BlockTraits& type = TraitsOf(tensor.type);
   // A short row is one piece. If rows need no reordering, they are handled as one long row.
@@ -173,6 +181,34 @@ TensorView Reordered(const FileTensor& tensor, DType type, Weights& weights) {
   return {copy->data(), type, tensor.shape};
 }
 
+// A copy in blocks of MXFP4, which are the exponent and 16 bytes, whose low halves have the codes of the first 16
+// elements. The file has the codes of neighbours in each byte, and the exponents apart.
+TensorView InMxBlocks(const FileTensor& tensor, Weights& weights) {
+  const PackedTensor& packed = *tensor.packed;
+  const PackedReader reader(packed);  // it has looked at the exponents
+  constexpr int64_t kBytes = 17, kHalf = 16;
+  const int64_t groups = packed.grid_columns();
+  auto copy = std::make_shared<Buffer<std::byte>>(packed.rows * groups * kBytes);
+  ParallelFor(Cores(), packed.rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t in_file = InFile(tensor, row);
+      for (int64_t group = 0; group < groups; ++group) {
+        std::byte* const block = copy->data() + (row * groups + group) * kBytes;
+        const std::byte* const codes = packed.codes.data + (in_file * groups + group) * kHalf;
+        block[0] = packed.scales.tensor.bytes[in_file * groups + group];
+        for (int64_t i = 0; i < kHalf; ++i) {
+          const auto code = [&](int64_t at) { return codes[at / 2] >> (at % 2 * 4) & std::byte{15}; };
+          block[1 + i] = code(i) | code(i + kHalf) << 4;
+        }
+      }
+    }
+  });
+  for (const std::span<const std::byte> bytes : tensor.Stored()) ReleasePages(bytes);
+  weights.storage.push_back(copy);
+  weights.stored[copy->data()] = tensor;
+  return {copy->data(), DType::kMXFP4, tensor.shape};
+}
+
 // A unique address without memory, for a tensor that another process holds. It must not be read.
 TensorView Elsewhere(const FileTensor& tensor, DType type, Weights& weights) {
   TensorView view{nullptr, type, tensor.shape};
@@ -204,13 +240,14 @@ TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool h
   const DType type = MemoryType(tensor, options.dtype);
   // Quantised blocks are read byte by byte, at any address.
   const bool aligned = IsQuantised(type) || reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
-  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && tensor.map == nullptr && !tensor.packed;
+  const bool same = DTypeOfBlocks(tensor.type) == type && tensor.offset == 0 && tensor.map == nullptr &&
+                    !tensor.packed && tensor.transposed == 0;
   if (same && tensor.order == nullptr && tensor.columns == nullptr && aligned) {
     weights.mapped->Add(tensor);
     return {tensor.data, type, tensor.shape};
   }
   if (!here) return Elsewhere(tensor, type, weights);
-  if (IsQuantised(type)) return Reordered(tensor, type, weights);
+  if (IsQuantised(type)) return tensor.packed ? InMxBlocks(tensor, weights) : Reordered(tensor, type, weights);
   return WithType(type, [&]<typename T>(std::type_identity<T>) { return Converted<T>(where, tensor, weights); });
 }
 

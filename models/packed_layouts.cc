@@ -24,18 +24,27 @@ using Shape = std::vector<int64_t>;
 const Types kPlainTypes = {"F16", "BF16", "F32"}, kPowerTypes = {"U8", "F8_E8M0"}, kFloat8 = {"F8_E4M3"},
             kAnyScale = {"F32", "F16", "BF16", "F8_E8M0"};
 
+// The name of a part of the matrix `weight`: that of its module, and the suffix. A tensor of all experts is no module's
+// weight: its parts have its whole name, and what comes after ".weight" in the suffix.
+std::string PartOf(const std::string& weight, std::string_view suffix) {
+  constexpr std::string_view kWeight = ".weight";
+  if (weight.ends_with(kWeight)) return weight.substr(0, weight.size() - kWeight.size()).append(suffix);
+  return weight + std::string(suffix.starts_with(kWeight) ? suffix.substr(kWeight.size()) : suffix);
+}
+
 // Takes the tensors of one matrix and checks their types and shapes.
 class PackedParts {
  public:
-  PackedParts(const RawTensors& tensors, std::string where, std::string module, const QuantisedForm& form)
-      : tensors_(tensors), where_(std::move(where)), module_(std::move(module)), form_(form) {}
+  PackedParts(const RawTensors& tensors, std::string where, std::string weight, Shape rows, const QuantisedForm& form)
+      : tensors_(tensors), where_(std::move(where)), weight_(std::move(weight)), rows_(std::move(rows)), form_(form) {}
 
   const QuantisedForm& form() const { return form_; }
-  bool Has(const char* suffix) const { return tensors_.contains(module_ + suffix); }
+  const Shape& rows() const { return rows_; }  // the rows of a matrix, or (experts, rows)
+  bool Has(const char* suffix) const { return tensors_.contains(PartOf(weight_, suffix)); }
 
   // Any of `shapes` will do; a message names the first.
   PackedPart Take(const char* suffix, const Types& types, const std::vector<Shape>& shapes) {
-    const std::string name = module_ + suffix;
+    const std::string name = PartOf(weight_, suffix);
     const auto found = tensors_.find(name);
     Check(found != tensors_.end(), "{}: tensor {} is missing, a part of a matrix stored as {}", where_, name,
           form_.name);
@@ -51,7 +60,8 @@ class PackedParts {
 
  private:
   const RawTensors& tensors_;
-  std::string where_, module_;
+  std::string where_, weight_;
+  Shape rows_;
   const QuantisedForm& form_;
   std::vector<PackedPart> taken_;
 };
@@ -161,11 +171,16 @@ void ReadFloat4(PackedParts& parts, PackedTensor& packed) {
 
 void ReadMxBlocks(PackedParts& parts, PackedTensor& packed) {
   const int64_t groups = packed.grid_columns(), bytes = packed.block_columns / 2;
-  packed.codes = {.data = parts.Take(".weight_blocks", {"U8"}, {{packed.rows, groups, bytes}}).tensor.bytes.data(),
+  Shape scales = parts.rows();
+  scales.push_back(groups);
+  Shape blocks = scales;
+  blocks.push_back(bytes);
+  packed.codes = {.data = parts.Take(".weight_blocks", {"U8"}, {blocks}).tensor.bytes.data(),
                   .bits = 4,
                   .line_step = groups * bytes};
   packed.values = Float4Values();
-  packed.scales = parts.Take(".weight_scales", kPowerTypes, {{packed.rows, groups}});
+  packed.scales = parts.Take(".weight_scales", kPowerTypes, {scales});
+  packed.mx_blocks = packed.columns % packed.block_columns == 0;
 }
 
 struct LayoutRow {
@@ -182,9 +197,10 @@ constexpr LayoutRow kLayouts[] = {
     {PackedLayout::kMxBlocks, ".weight_blocks", ReadMxBlocks},
 };
 
-PackedTensor ReadForm(const LayoutRow& layout, PackedParts parts, const std::string& where, const Shape& shape) {
+PackedTensor ReadForm(const LayoutRow& layout, PackedParts parts, const std::string& where, int64_t columns) {
   const QuantisedForm& form = parts.form();
-  PackedTensor packed{.type = form.name, .rows = shape[0], .columns = shape[1]};
+  PackedTensor packed{.type = form.name, .rows = 1, .columns = columns};
+  for (const int64_t side : parts.rows()) packed.rows *= side;
   packed.where = where;
   packed.block_rows = form.block_rows > 0 ? form.block_rows : packed.rows;
   packed.block_columns = form.block_columns > 0 ? form.block_columns : packed.columns;
@@ -192,9 +208,6 @@ PackedTensor ReadForm(const LayoutRow& layout, PackedParts parts, const std::str
   packed.parts = std::move(parts).taken();
   return packed;
 }
-
-// The name of a module from that of its weight.
-std::string ModuleOf(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
 
 const LayoutRow& RowOf(const QuantisedForm& form) {
   return *std::ranges::find(kLayouts, form.layout, &LayoutRow::layout);
@@ -204,7 +217,7 @@ const LayoutRow& RowOf(const QuantisedForm& form) {
 
 std::string CodesOf(const Quantisation& quantisation, const std::string& name) {
   std::set<std::string> names;
-  for (const QuantisedForm& form : quantisation.forms) names.insert(ModuleOf(name) + RowOf(form).codes);
+  for (const QuantisedForm& form : quantisation.forms) names.insert(PartOf(name, RowOf(form).codes));
   return fmt::format("{}", fmt::join(names, " or "));
 }
 
@@ -218,16 +231,18 @@ bool IsOfActivations(std::string_view name) {
 std::shared_ptr<const PackedTensor> FindPacked(const Quantisation& quantisation, const RawTensors& tensors,
                                                const std::string& where, const std::string& name,
                                                const std::vector<int64_t>& shape) {
-  if (!name.ends_with(".weight") || shape.size() != 2) return nullptr;
-  const std::string module = ModuleOf(name);
+  const bool experts = shape.size() == 3;
+  if (!experts && (!name.ends_with(".weight") || shape.size() != 2)) return nullptr;
+  const Shape rows = experts ? Shape{shape[0], shape[2]} : Shape{shape[0]};
   std::optional<Error> first;
   for (const QuantisedForm& form : quantisation.forms) {
     const LayoutRow& layout = RowOf(form);
-    const auto codes = tensors.find(module + layout.codes);
+    if (experts && form.layout != PackedLayout::kMxBlocks) continue;
+    const auto codes = tensors.find(PartOf(name, layout.codes));
     if (codes == tensors.end() || PlainTypeOf(codes->second)) continue;
     try {
       return std::make_shared<const PackedTensor>(
-          ReadForm(layout, PackedParts(tensors, where, module, form), where, shape));
+          ReadForm(layout, PackedParts(tensors, where, name, rows, form), where, shape[1]));
     } catch (const Error& error) {  // another group of settings may fit
       if (!first) first = error;
     }

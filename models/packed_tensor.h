@@ -42,6 +42,7 @@ struct PackedTensor {
   const float *values = nullptr, *zero_values = nullptr;  // by code
   int64_t block_rows = 1, block_columns = 1;              // the numbers with one scale
   bool scales_transposed = false;                         // scales are stored (groups of columns, rows)
+  bool mx_blocks = false;  // codes and scales are those of whole blocks of BlockType::kMXFP4, and stay so in memory
   PackedPart scales = {};
   PackedPart divisor = {}, groups = {};  // the scales are divided by the first; both may be absent, without a name
   std::string where = {};                // the model, for messages
@@ -62,7 +63,8 @@ const float* Float4Values();           // E2M1
 
 // Finds the tensors that hold the matrix `name` ("....weight") of this shape in one of the forms. Returns null if none
 // of them is there. Throws Error naming the tensor for one that is missing, or has another shape or type. `where` is
-// the model in messages.
+// the model in messages. In the place of a tensor of all experts, (experts, columns, rows), transformers has MXFP4
+// alone, whose matrices are (rows, columns); they stand one below the other in what is returned.
 std::shared_ptr<const PackedTensor> FindPacked(const Quantisation& quantisation,
                                                const std::map<std::string, RawTensor>& tensors,
                                                const std::string& where, const std::string& name,

@@ -55,11 +55,45 @@ std::vector<TensorView> InFileOrder(const TensorOfParts& tensor) {
   return pieces;
 }
 
+// The rows of a part, in T, where a tensor holds each expert's matrix transposed.
+template <typename T>
+class TransposedRows {
+ public:
+  TransposedRows(int64_t rows, int64_t columns) : rows_(rows), columns_(columns), elements_(rows * columns) {}
+  // True when the matrix is complete.
+  bool Add(const std::vector<float>& row) {
+    for (int64_t i = 0; i < columns_; ++i) elements_[i * rows_ + filled_] = T(row[i]);
+    filled_ = (filled_ + 1) % rows_;
+    return filled_ == 0;
+  }
+  std::span<const std::byte> bytes() const { return std::as_bytes(elements_.span()); }
+
+ private:
+  int64_t rows_, columns_, filled_ = 0;
+  Buffer<T> elements_;
+};
+
 // Writes bytes in pieces, and reports each MiB once.
 class MeteredWriter {
  public:
   explicit MeteredWriter(Progress& progress) : progress_(progress) {}
 
+  void Write(AtomicFile& file, const TensorOfParts& tensor) {
+    const std::vector<TensorView> pieces = InFileOrder(tensor);
+    if (!tensor.transposed) {
+      for (const TensorView& piece : pieces) Write(file, piece);
+      return;
+    }
+    WithType(ExpandedType(pieces.front().dtype), [&]<typename T>(std::type_identity<T>) {
+      TransposedRows<T> expert(tensor.shape[2], tensor.shape[1]);
+      for (const TensorView& piece : pieces)
+        ForEachWidenedRow(piece, [&](int64_t, const std::vector<float>& row) {
+          if (expert.Add(row)) Write(file, expert.bytes());
+        });
+    });
+  }
+
+ private:
   // Quantised tensors are written in bfloat16.
   void Write(AtomicFile& file, const TensorView& part) {
     if (!IsQuantised(part.dtype)) return Write(file, {static_cast<const std::byte*>(part.data), Size(part)});
@@ -70,7 +104,6 @@ class MeteredWriter {
     });
   }
 
- private:
   static size_t Size(const TensorView& part) { return static_cast<size_t>(part.bytes()); }
   void Write(AtomicFile& file, std::span<const std::byte> bytes) {
     constexpr size_t kPiece = size_t{16} << 20;
@@ -189,6 +222,7 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
 TensorView TensorOfParts::Whole() const {
   TensorView whole = parts.front();
   for (const TensorView& part : std::span(parts).subspan(1)) whole.shape[0] += part.shape[0];
+  if (!shape.empty()) whole.shape = shape;
   whole.data = nullptr;
   whole.dtype = ExpandedType(whole.dtype);
   return whole;
@@ -196,8 +230,9 @@ TensorView TensorOfParts::Whole() const {
 
 std::vector<TensorOfParts> StoredTensors(const Weights& weights) {
   std::vector<TensorOfParts> tensors;
-  weights.ForEachStored([&](const std::string& name, std::span<const TensorView> parts, const RowOrder& order) {
-    tensors.push_back({name, {parts.begin(), parts.end()}, order});
+  weights.ForEachStored([&](const CheckpointTensor& tensor, std::span<const TensorView> parts) {
+    const std::vector<int64_t> shape = tensor.together ? tensor.shape : std::vector<int64_t>();
+    tensors.push_back({tensor.name, {parts.begin(), parts.end()}, tensor.order, shape, tensor.transposed});
   });
   return tensors;
 }
@@ -220,7 +255,7 @@ void WriteCheckpoint(std::span<const TensorOfParts> tensors, int64_t shard_bytes
     file.Write(SafetensorsHeader(header, {{"format", "pt"}}));
     for (const size_t i : shards[shard]) {
       weight_map[tensors[i].name] = name;
-      for (const TensorView& part : InFileOrder(tensors[i])) writer.Write(file, part);
+      writer.Write(file, tensors[i]);
     }
   }
   progress.End();

@@ -38,7 +38,9 @@ nlohmann::json PlanConfig(const Model& model, const DepthPlan& plan, std::vector
 struct TensorOfParts {
   std::string name;
   std::vector<TensorView> parts;
-  RowOrder order = nullptr;  // the order of all parts' rows
+  RowOrder order = nullptr;         // the order of all parts' rows
+  std::vector<int64_t> shape = {};  // that of a tensor of all experts; empty: that of the parts together
+  bool transposed = false;          // with that shape: each expert's matrix is stored (columns, rows)
 
   TensorView Whole() const;  // its type and shape, without data
 };

@@ -11,12 +11,12 @@ RowOrder Share(std::vector<int64_t> order) { return std::make_shared<const std::
 
 }  // namespace
 
-RowOrder InterleavedHalves(int64_t rows, int64_t heads) {
-  const int64_t half = rows / heads / 2;
+RowOrder InterleavedHalves(int64_t rows, int64_t parts) {
+  const int64_t half = rows / parts / 2;
   std::vector<int64_t> order;
-  for (int64_t head = 0; head < heads; ++head)
+  for (int64_t part = 0; part < parts; ++part)
     for (int64_t second = 0; second < 2; ++second)
-      for (int64_t i = 0; i < half; ++i) order.push_back((head * half + i) * 2 + second);
+      for (int64_t i = 0; i < half; ++i) order.push_back((part * half + i) * 2 + second);
   return Share(std::move(order));
 }
 

@@ -11,9 +11,10 @@ namespace shiftrt {
 // Row i of the model is row (*order)[i] of the file; null: it is row i. The elements of a vector count as rows.
 using RowOrder = std::shared_ptr<const std::vector<int64_t>>;
 
-// The order of queries and keys in GGUF files of Llama: in each of so many heads, element i of the first half of the
-// rotary embedding stands next to element i of the second half. In the model, the halves stand one below the other.
-RowOrder InterleavedHalves(int64_t rows, int64_t heads);
+// In each of so many parts of the file, row i of the first half stands next to row i of the second half. In the model,
+// the halves stand one below the other. Queries and keys in GGUF files of Llama are such, whose parts are the heads and
+// whose halves are those of the rotary embedding.
+RowOrder InterleavedHalves(int64_t rows, int64_t parts);
 // The file has, group by group, as many rows of each part as `parts` says. In the model, the parts stand one below the
 // other.
 RowOrder GroupedParts(int64_t groups, const std::vector<int64_t>& parts);

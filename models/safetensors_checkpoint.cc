@@ -55,11 +55,12 @@ class SafetensorsCheckpoint final : public Checkpoint {
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
     if (auto packed = FindPacked(quantisation_, tensors_, directory_.string(), name, shape)) {
       for (const PackedPart& part : packed->parts) used_.insert(part.name);
-      return {.data = packed->codes.data, .type = ExpandedBlocks(), .shape = shape, .packed = packed};
+      const BlockType type = packed->mx_blocks ? BlockType::kMXFP4 : ExpandedBlocks();
+      return {.data = packed->codes.data, .type = type, .shape = shape, .packed = packed};
     }
     const auto found = tensors_.find(name);
     Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name,
-          Advice(name, shape.size() == 2));
+          Advice(name, shape.size() >= 2));
     const RawTensor& tensor = found->second;
     Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
           fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));

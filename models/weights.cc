@@ -88,21 +88,26 @@ void Weights::ForEach(const std::function<void(const std::string& name, const Te
   if (!config.tied_head) visit("lm_head.weight", head);
 }
 
-void Weights::ForEachStored(const std::function<void(const std::string& name, std::span<const TensorView> parts,
-                                                     const RowOrder& order)>& visit) const {
-  visit("model.embed_tokens.weight", {&embedding, 1}, nullptr);
+void Weights::ForEachStored(
+    const std::function<void(const CheckpointTensor& tensor, std::span<const TensorView> parts)>& visit) const {
+  const auto visit_one = [&](const char* name, const TensorView& tensor) {
+    visit({.name = name, .shape = tensor.shape, .parts = {}}, {&tensor, 1});
+  };
+  visit_one("model.embed_tokens.weight", embedding);
   std::vector<TensorView> parts;
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    for (const CheckpointTensor& tensor :
+    for (CheckpointTensor& tensor :
          CheckpointTensors(ConfigOfBlock(config, static_cast<int64_t>(layer), MlpUnits(blocks[layer])))) {
       parts.clear();
       for (const BlockTensor* part : tensor.parts) parts.push_back(part->In(blocks[layer]));
-      if (!parts.front().empty()) visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts, tensor.order);
+      if (parts.front().empty()) continue;
+      tensor.name = fmt::format("model.layers.{}.{}", layer, tensor.name);
+      visit(tensor, parts);
     }
   }
-  visit("model.norm.weight", {&final_norm, 1}, nullptr);
-  if (config.block.norm_bias) visit("model.norm.bias", {&final_norm_bias, 1}, nullptr);
-  if (!config.tied_head) visit("lm_head.weight", {&head, 1}, nullptr);
+  visit_one("model.norm.weight", final_norm);
+  if (config.block.norm_bias) visit_one("model.norm.bias", final_norm_bias);
+  if (!config.tied_head) visit_one("lm_head.weight", head);
 }
 
 void Weights::RequireWhole(std::string_view what) const {
@@ -136,6 +141,8 @@ std::string Weights::Fingerprint() const {
   if (b.layer_norm || b.parallel || !b.gated)
     summary += fmt::format("\nlayer norm {} {} parallel {} {} gated {}", b.layer_norm, b.norm_offset, b.parallel,
                            b.shared_norm, b.gated);
+  if (b.attention_sinks) summary += "\nsinks";
+  if (b.clamped.limit > 0) summary += fmt::format("\nclamped {} {}", b.clamped.alpha, b.clamped.limit);
   if (b.mixed) {
     summary += fmt::format("\nmixture {} {} {} {}", b.mixture.experts, b.mixture.active, b.mixture.units,
                            b.mixture.normalised);

@@ -28,6 +28,7 @@ namespace shiftrt {
 // An expert of a mixture: (units, hidden) twice, and (hidden, units).
 struct ExpertWeights {
   TensorView gate, up, down;
+  TensorView gate_bias, up_bias, down_bias;
 };
 
 // One block's tensors as stored; a bias or norm that the family lacks is empty(). models/block_tensors.h has a row for
@@ -38,6 +39,7 @@ struct BlockWeights {
   TensorView q, k, v;                        // (query_dim, hidden), with gates twice as many rows; (kv_dim, hidden)
   TensorView o;                              // (hidden, query_dim) or, of a gated delta network, (hidden, values)
   TensorView q_bias, k_bias, v_bias, o_bias;
+  TensorView sinks;                                   // (heads): the sinks of the attention
   TensorView q_norm, k_norm;                          // (head_dim); or (query_dim) and (kv_dim), of all heads together
   TensorView attention_update_norm, mlp_update_norm;  // (hidden), of what the halves add to the stream
   TensorView post_norm, post_norm_bias;               // (hidden), before the MLP
@@ -46,7 +48,7 @@ struct BlockWeights {
   // A gated delta network, with the sizes of GatedDeltaShape: (channels, hidden), (values, hidden), and
   // (value_heads, hidden) twice; (channels, 1, conv_width); (value_heads) twice; (value_dim).
   TensorView delta_qkv, delta_z, delta_b, delta_a, delta_conv, delta_a_log, delta_dt_bias, delta_norm;
-  TensorView router;  // (experts, hidden)
+  TensorView router, router_bias;  // (experts, hidden), (experts)
   // The shared expert of a mixture, and the row of its weight: (shared_units, hidden) twice, (hidden, shared_units),
   // and (1, hidden).
   TensorView shared_gate, shared_up, shared_down, shared_weight;
@@ -63,6 +65,7 @@ struct BlockWeights {
 inline int64_t MlpUnits(const BlockWeights& block) { return block.up.empty() ? 0 : block.up.shape[0]; }
 
 class Progress;
+struct CheckpointTensor;
 struct PackedTensor;
 
 // A tensor as its file holds it.
@@ -73,8 +76,12 @@ struct FileTensor {
   RowOrder order = nullptr, columns = nullptr;  // the orders of rows and columns
   float offset = 0;                             // added to each element when it is read
   float (*map)(float) = nullptr;                // applied to each element before that; null: nothing is
+  // The file holds this many matrices one below the other, each transposed: (matrices, columns, rows / matrices). 0: it
+  // holds none so.
+  int64_t transposed = 0;
 
-  // Not null: the file holds codes and scales (models/packed_tensor.h), and `type` is the one to which they expand.
+  // Not null: the file holds codes and scales (models/packed_tensor.h), and `type` is the one that they have in memory:
+  // that to which they expand, or kMXFP4.
   std::shared_ptr<const PackedTensor> packed = nullptr;
 
   int64_t elements() const { return TensorView{nullptr, DType::kFloat32, shape}.elements(); }
@@ -128,10 +135,11 @@ struct Weights {
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again. The names of a
   // block's tensors are those of models/block_tensors.h.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
-  // Visits the tensors under the names of the family's checkpoints. One of those may hold several tensors, whose parts
-  // stand one below the other, in an order of the file. The tensors of a half that a block lacks are left out.
-  void ForEachStored(const std::function<void(const std::string& name, std::span<const TensorView> parts,
-                                              const RowOrder& order)>& visit) const;
+  // Visits the tensors under their whole names in the family's checkpoints. One of those may hold several tensors,
+  // whose parts stand one below the other, in an order of the file. The tensors of a half that a block lacks are left
+  // out.
+  void ForEachStored(
+      const std::function<void(const CheckpointTensor& tensor, std::span<const TensorView> parts)>& visit) const;
   // The factor by which the family multiplies embeddings: sqrt(hidden), rounded to their type as transformers does, or
   // BlockSpec::embedding_multiplier.
   float EmbeddingScale() const;

@@ -13,4 +13,13 @@ enum class Activation : uint8_t {
   kRelu2,     // max(x, 0)^2: "relu2"
 };
 
+// The gated unit of gpt-oss: (u + 1) g / (1 + exp(-alpha g)), where g is the gate, and at most `limit`, and u the up
+// projection between -limit and limit. Source: transformers, modeling_gpt_oss.py, GptOssExperts.
+struct ClampedSwiGlu {
+  float alpha = 1.702f;
+  float limit = 0;  // 0: the model has no such unit
+
+  bool operator==(const ClampedSwiGlu&) const = default;
+};
+
 }  // namespace shiftrt

@@ -95,6 +95,7 @@ const std::vector<GgufPreTokenizer>& PreTokenizers() {
       {.name = "chatglm-bpe", .pattern = kLlama3Pattern},
       {.name = "glm4", .pattern = kLlama3Pattern, .whole_words = true},
       {.name = "tekken", .pattern = kTekkenPattern, .whole_words = true, .add_bos = true},
+      {.name = "gpt-4o", .pattern = kO200kPattern},
       {.name = "deepseek-coder",
        .pattern = "\\p{N}",
        .before = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"}},

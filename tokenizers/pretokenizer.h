@@ -19,6 +19,7 @@ extern const char* const kQwen2Pattern;
 extern const char* const kQwen35Pattern;
 extern const char* const kLlama3Pattern;
 extern const char* const kTekkenPattern;  // Mistral Nemo and later
+extern const char* const kO200kPattern;   // GPT-4o and gpt-oss
 // Punctuation in the sense of the library `tokenizers`: Unicode's and all of ASCII that is no letter, digit or space.
 extern const char* const kPunctuationPattern;
 

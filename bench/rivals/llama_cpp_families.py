@@ -51,6 +51,8 @@ CASES.update({
     "phi4_mini_longrope, short": ("phi4_mini_longrope", FAR, 40, 256),
     "phi4_mini_longrope, long": ("phi4_mini_longrope", {}, 36, 256),
     "ministral3 of 200 tokens": ("ministral3", {}, 200, 256),
+    "gpt_oss": ("gpt_oss", {"swiglu_alpha": 1.702, "swiglu_limit": 7.0, "rope_scaling": {"rope_type": "default"}}, 200, 256),
+    "gpt_oss of other windows": ("gpt_oss_long", {"attention_bias": True, "rows": None}, 200, 256),
 })
 
 

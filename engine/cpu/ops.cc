@@ -21,6 +21,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/row_parts.h"
+#include "kernels/widen.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/parallel.h"
@@ -109,8 +110,15 @@ class CpuOps : public Ops {
   void Attention(const AttentionActivations& a) override;
   void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                          DeviceMatrix<float> dk, DeviceMatrix<float> dv) override {
-    shiftrt::AttentionGradient(context_, Packed(a), a.out.host(), a.log_sums.host(), dout.host(),
+    const std::vector<float> sinks = SinksOf(a);
+    shiftrt::AttentionGradient(context_, Packed(a, sinks), a.out.host(), a.log_sums.host(), dout.host(),
                                {dq.host(), dk.host(), dv.host()});
+  }
+  void AttentionSinkGradient(const AttentionActivations& a, DeviceMatrix<const float> dout,
+                             DeviceMatrix<float> dsinks) override {
+    const std::vector<float> sinks = SinksOf(a);
+    shiftrt::AttentionSinkGradient(context_, ShapeOf(a.layer, sinks), a.out.host(), a.log_sums.host(), dout.host(),
+                                   Dense(dsinks));
   }
 
   void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) override;
@@ -155,7 +163,8 @@ class CpuOps : public Ops {
   void MatMulEach(std::span<const Product> products) override {
     std::vector<MatMulItem> items;
     items.reserve(products.size());
-    for (const Product& product : products) items.push_back({product.x.host(), product.w, product.y.host()});
+    for (const Product& product : products)
+      items.push_back({product.x.host(), product.w, product.y.host(), product.bias});
     shiftrt::MatMulEach(context_, items);
   }
   void MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) override {
@@ -216,10 +225,13 @@ class CpuOps : public Ops {
   }
 
   void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
+    if (spec_.clamped.limit > 0) return ClampedGatedUnit(context_, spec_.clamped, gate.host(), up.host());
     shiftrt::GatedUnit(context_, spec_.activation, gate.host(), up.host());
   }
   void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
                          DeviceMatrix<float> dup) override {
+    if (spec_.clamped.limit > 0)
+      return ClampedGatedUnitGradient(context_, spec_.clamped, gate.host(), up.host(), dgate.host(), dup.host());
     shiftrt::GatedUnitGradient(context_, spec_.activation, gate.host(), up.host(), dgate.host(), dup.host());
   }
   void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
@@ -263,6 +275,9 @@ class CpuOps : public Ops {
   void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation, DeviceMatrix<float> g,
                             std::span<float> dweights) override {
     shiftrt::ExpertWeightGradient(context_, routing, activation.host(), g.host(), dweights);
+  }
+  void ExpertBiasWeightGradient(const TensorView& b, DeviceMatrix<const float> dy, std::span<float> dweights) override {
+    shiftrt::ExpertBiasWeightGradient(context_, b, dy.host(), dweights);
   }
   void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x) override {
     shiftrt::ScaleByExpertWeights(context_, routing, x.host());
@@ -341,16 +356,18 @@ class CpuOps : public Ops {
     return choice == RopeChoice::kNone ? nullptr : &rotations_[choice == RopeChoice::kSecond ? 1 : 0];
   }
 
-  AttentionShape ShapeOf(int64_t layer) const {
+  static std::vector<float> SinksOf(const AttentionActivations& a) { return Widened(Taken::Vector(a.sinks).view()); }
+  AttentionShape ShapeOf(int64_t layer, std::span<const float> sinks) const {
     return {.heads = config_.heads,
             .kv_heads = config_.kv_heads,
             .head_dim = config_.head_dim,
             .scale = spec_.attention_scale,
             .window = spec_.Window(layer),
-            .soft_cap = spec_.attention_cap};
+            .soft_cap = spec_.attention_cap,
+            .sinks = sinks};
   }
-  PackedAttention Packed(const AttentionActivations& a) const {
-    return {.shape = ShapeOf(a.layer),
+  PackedAttention Packed(const AttentionActivations& a, std::span<const float> sinks) const {
+    return {.shape = ShapeOf(a.layer, sinks),
             .offsets = batch_->offsets,
             .q = a.q.host(),
             .keys = a.k.host(),
@@ -422,7 +439,8 @@ void CpuOps::PlaceInCache(AttentionActivations& a) {
 }
 
 void CpuOps::Attention(const AttentionActivations& a) {
-  if (!a.log_sums.empty()) return AttentionForGradient(context_, Packed(a), a.out.host(), a.log_sums.host());
+  const std::vector<float> sinks = SinksOf(a);
+  if (!a.log_sums.empty()) return AttentionForGradient(context_, Packed(a, sinks), a.out.host(), a.log_sums.host());
   if (!caches_.empty()) {
     FillCaches(a);
   } else {
@@ -432,7 +450,7 @@ void CpuOps::Attention(const AttentionActivations& a) {
     }
     JoinBranches(a);
   }
-  shiftrt::Attention(context_, ShapeOf(a.layer), sequences_, a.q.host(), a.out.host());
+  shiftrt::Attention(context_, ShapeOf(a.layer, sinks), sequences_, a.q.host(), a.out.host());
 }
 
 // Gives the sequences the keys and values of their caches, those of the call's tokens included.

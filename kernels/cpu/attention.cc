@@ -71,6 +71,10 @@ class ItemAttention {
     if (results_.log_sums.data == nullptr) return;
     results_.log_sums(Token(row), Head(row)) = maximum + std::log(sum);
   }
+  // The denominator of the softmax, where `sum` is that of the keys.
+  float WithSink(int64_t row, float maximum, float sum) const {
+    return shape_.sinks.empty() ? sum : sum + std::exp(shape_.sinks[Head(row)] - maximum);
+  }
   // The factor of the scores in the softmax; a soft cap has scaled them already.
   float SoftmaxScale() const { return shape_.soft_cap > 0 ? 1.0f : shape_.scale; }
   // Row r sees the keys First(r) .. Visible(r) - 1.
@@ -151,8 +155,10 @@ class ItemAttention {
   }
 
   // Writes the rows of a panel: its output (head_dim, NR), transposed, divided by the sums of the weights.
-  void WriteOut(int64_t panel, const PanelState& state, const float* output) const {
+  void WriteOut(int64_t panel, PanelState& state, const float* output) const {
     const int64_t nr = product_.tile_cols, rows = std::min(nr, rows_ - panel * nr);
+    for (int64_t j = 0; j < rows; ++j)
+      state.sum[j] = WithSink(panel * nr + j, SoftmaxScale() * state.maximum[j], state.sum[j]);
     alignas(64) float turned[kMostColumns * kMostColumns];
     for (int64_t at = 0; at < dim_; at += nr) {
       const int64_t width = std::min(nr, dim_ - at);
@@ -188,6 +194,7 @@ class ItemAttention {
       }
     }
     for (int64_t row = 0; row < rows_; ++row) {
+      sum[row] = WithSink(row, maximum[row], sum[row]);
       SetLogSum(row, maximum[row], sum[row]);
       for (int64_t i = 0; i < dim_; ++i) Out(row)[i] /= sum[row];
     }
@@ -214,6 +221,8 @@ void Attend(const Context& context, const AttentionShape& shape, std::span<const
         shape.kv_heads, q.rows, q.cols);
   Check(shape.window >= 0 && shape.soft_cap >= 0, "attention with a window of {} keys and scores capped at {}",
         shape.window, shape.soft_cap);
+  Check(shape.sinks.empty() || std::ssize(shape.sinks) == shape.heads, "attention of {} heads with {} sinks",
+        shape.heads, shape.sinks.size());
   const int64_t group = shape.heads / shape.kv_heads, block = std::max<int64_t>(1, kItemRows / group);
   // If there are few items, the heads that share keys and values are divided, too: twice as many items as threads.
   const int64_t shared = std::max<int64_t>(1, std::ssize(sequences) * shape.kv_heads);

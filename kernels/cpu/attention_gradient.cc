@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -241,6 +242,27 @@ void AttentionGradient(const Context& context, const PackedAttention& attention,
   ParallelFor(context, std::min<int64_t>(context.threads, std::ssize(items)), 1, [&](int64_t, int64_t) {
     Worker worker(context, inputs);
     for (size_t i; (i = next++) < items.size();) worker.Run(items[i]);
+  });
+}
+
+void AttentionSinkGradient(const Context& context, const AttentionShape& shape, MatrixView<const float> out,
+                           MatrixView<const float> log_sums, MatrixView<const float> dout, std::span<float> dsinks) {
+  Check(std::ssize(shape.sinks) == shape.heads && dsinks.size() == shape.sinks.size() && log_sums.rows == out.rows &&
+            dout.rows == out.rows && out.cols == shape.heads * shape.head_dim && dout.cols == out.cols &&
+            log_sums.cols == shape.heads,
+        "gradient of {} sinks for {} heads of {} and outputs ({}, {})", dsinks.size(), shape.heads, shape.head_dim,
+        out.rows, out.cols);
+  const SimdBody& body = BodyFor(context.isa);
+  ParallelFor(context, shape.heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      double sum = 0;
+      for (int64_t t = 0; t < out.rows; ++t) {
+        const int64_t column = head * shape.head_dim;
+        sum += static_cast<double>(std::exp(shape.sinks[head] - log_sums(t, head))) *
+               body.dot(dout.row(t) + column, out.row(t) + column, shape.head_dim);
+      }
+      dsinks[head] -= static_cast<float>(sum);
+    }
   });
 }
 

@@ -107,18 +107,27 @@ void GatedUnitGradient(const Context& context, Activation activation, MatrixView
 
 namespace {
 
-// Calls use(p, first, count) for runs of `count` elements from `first` on with their values of 1 / (1 + exp(-x)).
-template <typename Use>
-void WithSigmoids(const SimdBody& body, const float* x, int64_t n, const Use& use) {
+// Calls use(p, first, count) for runs of `count` elements from `first` on with their values of 1 / (1 + exp(-f(x))).
+template <typename Map, typename Use>
+void WithSigmoidsOf(const SimdBody& body, const Map& f, const float* x, int64_t n, const Use& use) {
   std::array<float, 256> p;
   for (int64_t first = 0; first < n; first += std::ssize(p)) {
     const int64_t count = std::min<int64_t>(std::ssize(p), n - first);
-    for (int64_t i = 0; i < count; ++i) p[i] = -x[first + i];
+    for (int64_t i = 0; i < count; ++i) p[i] = -f(x[first + i]);
     body.exponentiate(p.data(), count, 0);
     for (int64_t i = 0; i < count; ++i) p[i] = 1 / (1 + p[i]);
     use(p.data(), first, count);
   }
 }
+template <typename Use>
+void WithSigmoids(const SimdBody& body, const float* x, int64_t n, const Use& use) {
+  WithSigmoidsOf(
+      body, [](float value) { return value; }, x, n, use);
+}
+
+// The comparisons keep a NaN.
+float Below(float x, float limit) { return x > limit ? limit : x; }
+float Within(float x, float limit) { return x < -limit ? -limit : Below(x, limit); }
 
 void CheckGates(MatrixView<const float> gate, MatrixView<const float> x) {
   Check(gate.rows == x.rows && gate.cols == x.cols, "gates of ({}, {}) for ({}, {}) do not fit", gate.rows, gate.cols,
@@ -133,6 +142,41 @@ void CheckRowGates(MatrixView<const float> gate, MatrixView<const float> x) {
 float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
+
+void ClampedGatedUnit(const Context& context, const ClampedSwiGlu& unit, MatrixView<float> gate,
+                      MatrixView<const float> up) {
+  CheckGates(gate, up);
+  const SimdBody& body = BodyFor(context.isa);
+  const auto argument = [&](float g) { return unit.alpha * Below(g, unit.limit); };
+  ForEachRowPart(context, gate, [&](int64_t row, int64_t col, int64_t count) {
+    float* const g = gate.row(row) + col;
+    const float* const u = up.row(row) + col;
+    WithSigmoidsOf(body, argument, g, count, [&](const float* p, int64_t first, int64_t n) {
+      for (int64_t i = first; i < first + n; ++i)
+        g[i] = (Within(u[i], unit.limit) + 1) * (Below(g[i], unit.limit) * p[i - first]);
+    });
+  });
+}
+
+// With p = sigmoid(alpha g), the slope of g p is p (1 + alpha g (1 - p)).
+void ClampedGatedUnitGradient(const Context& context, const ClampedSwiGlu& unit, MatrixView<const float> gate,
+                              MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup) {
+  for (const MatrixView<const float>& other : {up, MatrixView<const float>(dgate), MatrixView<const float>(dup)})
+    CheckGates(gate, other);
+  const SimdBody& body = BodyFor(context.isa);
+  const auto argument = [&](float g) { return unit.alpha * Below(g, unit.limit); };
+  ForEachRowPart(context, dgate, [&](int64_t row, int64_t col, int64_t count) {
+    const float *const gates = gate.row(row) + col, *const ups = up.row(row) + col;
+    float *const d = dgate.row(row) + col, *const to_up = dup.row(row) + col;
+    WithSigmoidsOf(body, argument, gates, count, [&](const float* sigmoids, int64_t first, int64_t n) {
+      for (int64_t i = first; i < first + n; ++i) {
+        const float p = sigmoids[i - first], g = Below(gates[i], unit.limit), u = Within(ups[i], unit.limit);
+        to_up[i] = ups[i] < -unit.limit || ups[i] > unit.limit ? 0 : d[i] * (g * p);
+        d[i] *= gates[i] > unit.limit ? 0 : (u + 1) * (p * (1 + unit.alpha * g * (1 - p)));
+      }
+    });
+  });
+}
 
 void SigmoidGate(const Context& context, MatrixView<const float> gate, MatrixView<float> x) {
   CheckGates(gate, x);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "kernels/widen.h"
 #include "runtime/check.h"
 #include "runtime/parallel.h"
 
@@ -123,7 +124,22 @@ void ExpertWeightGradient(const Context& context, const ExpertRouting& routing, 
         sum += static_cast<double>(activation(slot, j)) * g(slot, j);
         g(slot, j) *= routing.weights[slot];
       }
-      dweights[slot] = static_cast<float>(sum);
+      dweights[slot] += static_cast<float>(sum);
+    }
+  });
+}
+
+void ExpertBiasWeightGradient(const Context& context, const TensorView& b, MatrixView<const float> dy,
+                              std::span<float> dweights) {
+  Check(b.elements() == dy.cols && std::ssize(dweights) == dy.rows,
+        "a bias of {} elements and gradients of ({}, {}) for {} slots", b.elements(), dy.rows, dy.cols,
+        dweights.size());
+  const std::vector<float> bias = Widened(b);
+  ParallelFor(context, dy.rows, kTokenGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t slot = begin; slot < end; ++slot) {
+      double sum = 0;
+      for (int64_t j = 0; j < dy.cols; ++j) sum += static_cast<double>(bias[j]) * dy(slot, j);
+      dweights[slot] += static_cast<float>(sum);
     }
   });
 }

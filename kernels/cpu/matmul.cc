@@ -313,18 +313,21 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
     const MatMulItem& item;
     int64_t first;     // the first of its columns among those of all
     int64_t prepared;  // where its rows of x begin, if W is quantised
+    std::vector<float> bias;
   };
+  static const TensorView kNoBias;
   std::vector<Few> few;
   int64_t columns = 0, bytes = 0;
   for (const MatMulItem& item : items) {
     const bool quantised = IsQuantised(item.w->dtype);
+    const TensorView& bias = item.bias != nullptr ? *item.bias : kNoBias;
     const bool one_by_one = quantised ? IntegerProductFor(context, item.x.rows) == &few_rows : item.x.rows <= kFewRows;
     if (!one_by_one) {
-      MatMul(context, item.x, *item.w, {}, false, item.y);
+      MatMul(context, item.x, *item.w, bias, false, item.y);
       continue;
     }
-    CheckProduct(item.x, *item.w, {}, item.y);
-    few.push_back({item, columns, bytes});
+    CheckProduct(item.x, *item.w, bias, item.y);
+    few.push_back({item, columns, bytes, Widened(bias)});
     columns += item.x.rows == 0 ? 0 : item.y.cols;
     if (quantised) bytes += item.x.rows * few_rows.prepared_bytes(item.x.cols);
   }
@@ -339,14 +342,15 @@ void MatMulEach(const Context& context, std::span<const MatMulItem> items) {
   });
   ParallelFor(context, columns, kRowGrain, [&](int64_t begin, int64_t end) {
     for (const Few& one : few) {
-      const auto& [x, w, y] = one.item;
+      const auto& [x, w, y, _] = one.item;
+      const float* const bias = one.bias.empty() ? nullptr : one.bias.data();
       const int64_t first = std::max(begin - one.first, int64_t{0}), last = std::min(end - one.first, y.cols);
       if (first >= last || x.rows == 0) continue;
       if (IsQuantised(w->dtype)) {
-        few_rows.multiply(prepared.data() + one.prepared, x.rows, w->data, w->dtype, x.cols, first, last, nullptr,
-                          false, y.data, y.stride);
+        few_rows.multiply(prepared.data() + one.prepared, x.rows, w->data, w->dtype, x.cols, first, last, bias, false,
+                          y.data, y.stride);
       } else {
-        body.rows(x.data, x.stride, x.rows, w->data, w->dtype, x.cols, first, last, nullptr, false, y.data, y.stride);
+        body.rows(x.data, x.stride, x.rows, w->data, w->dtype, x.cols, first, last, bias, false, y.data, y.stride);
       }
     }
   });

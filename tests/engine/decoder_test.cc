@@ -94,10 +94,10 @@ TEST(Decoder, Bfloat16IsNoFurtherOffThanTwiceTheReferencesOwnBfloat16) {
 }
 
 TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
-  for (const char* name : {"llama3_tied", "qwen3",      "llama_odd",       "phi3",    "gemma2",  "gemma3",
-                           "ministral3",  "olmo3",      "smollm3",         "granite", "glm4",    "exaone4",
-                           "qwen3_moe",   "mixtral",    "qwen3_moe_mixed", "olmoe",   "qwen3_5", "qwen2_moe_windows",
-                           "qwen3_next",  "qwen3_5_moe"}) {
+  for (const char* name : {"llama3_tied", "qwen3",       "llama_odd",       "phi3",    "gemma2",  "gemma3",
+                           "ministral3",  "olmo3",       "smollm3",         "granite", "glm4",    "exaone4",
+                           "qwen3_moe",   "mixtral",     "qwen3_moe_mixed", "olmoe",   "qwen3_5", "qwen2_moe_windows",
+                           "qwen3_next",  "qwen3_5_moe", "gpt_oss"}) {
     const auto weights = GoldenWeights(name);
     const auto tokens = Golden(name).tokens();
     // A stream that begins with scaled embeddings is larger by that factor, and so is its rounding. That of the random
@@ -134,7 +134,7 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
 }
 
 class Branches : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Branches, testing::Values("llama3_tied", "qwen3_5", "qwen3_next"));
+INSTANTIATE_TEST_SUITE_P(Models, Branches, testing::Values("llama3_tied", "qwen3_5", "qwen3_next", "gpt_oss"));
 
 TEST_P(Branches, AreTheWholeSequencesEnd) {
   const auto weights = GoldenWeights(GetParam());
@@ -208,6 +208,21 @@ TEST(Decoder, RefusesAStateOfOtherPositions) {
   EXPECT_EQ(cache.Truncate(4), 0);
   const Matrix<float> again = Copied(decoder.Forward(tokens, cache));
   EXPECT_EQ(LargestDifference(again.view(), decoder.Forward(OneSequence(tokens)).host()), 0);
+}
+
+TEST(Decoder, AGpuRefusesAttentionSinks) {
+  const auto weights = GoldenWeights("gpt_oss");
+  Context context = kContext;
+  context.device = Device::kCuda;
+  try {
+    Decoder(context, weights, DepthPlan::Original(weights->config.layers));
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("the family gpt_oss has attention sinks, which no kernel computes on a GPU"),
+        std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Decoder, TapsSeeTheExactUpdateAndChangeNothing) {

@@ -8,6 +8,7 @@
 #include "models/gguf_architectures.h"
 #include "runtime/gguf_writer.h"
 #include "tests/export/fixture.h"
+#include "tests/models/mx_experts.h"
 #include "tokenizers/chat_template.h"
 #include "tokenizers/gguf.h"
 
@@ -87,6 +88,8 @@ TEST_F(GgufExport, EverySettingComesBack) {
       {"starcoder2", R"({"sliding_window": null})"},
       {"olmo2_grouped", R"({"attention_bias": false})"},
       {"mixtral", R"({"sliding_window": null})"},
+      {"gpt_oss", R"({"swiglu_alpha": 1.702, "swiglu_limit": 7})"},
+      {"gpt_oss_long", R"({"attention_bias": true})"},
   };
   for (const auto& [name, patch] : cases) {
     SCOPED_TRACE(name);
@@ -100,6 +103,42 @@ TEST_F(GgufExport, EverySettingComesBack) {
     const Model opened = OpenModel(File().string());
     ExpectSame(Logits(opened, opened.plan), Logits(model, model.plan));
     fs::remove_all(out_);
+  }
+}
+
+// Experts in MXFP4 keep their blocks in GGUF, and are written in bfloat16 to a directory of Hugging Face. The layers
+// that stay no longer alternate, which the file lists.
+TEST_F(GgufExport, MxFp4ExpertsComeBack) {
+  const MxExperts files(directory_.path() / "model", 4);
+  const Model model = OpenModel(files.path.string());
+  const DepthPlan plan = Pruned(model, {1});
+  Write("gguf", model, plan);
+  const Model opened = OpenModel(File().string());
+  for (int64_t layer = 0; layer < 3; ++layer) {
+    EXPECT_EQ(opened.weights->config.block.Window(layer), layer == 2 ? 0 : 128);
+    for (const auto tensor : {&ExpertWeights::gate, &ExpertWeights::up, &ExpertWeights::down}) {
+      const TensorView &found = opened.weights->blocks[layer].experts[1].*tensor,
+                       &expected = model.weights->blocks[layer].experts[1].*tensor;
+      ASSERT_EQ(found.dtype, DType::kMXFP4);
+      EXPECT_EQ(std::memcmp(found.data, expected.data, static_cast<size_t>(expected.bytes())), 0);
+    }
+  }
+  ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+  fs::remove_all(out_);
+  const Model expanded = OpenModel(files.path.string(), {.dtype = WeightType::kBFloat16});
+  Write("hf", model, plan);
+  EXPECT_FALSE(ReadJson("config.json").contains("quantization_config"));
+  const Model directory = OpenModel(out_.string());
+  EXPECT_EQ(directory.weights->blocks[0].experts[0].up.dtype, DType::kBFloat16);
+  ExpectSame(Logits(directory, directory.plan), Logits(expanded, plan));
+}
+
+// llama.cpp's unit, and its file, have one form alone.
+TEST_F(GgufExport, OtherSettingsOfGptOssAreRefused) {
+  for (const auto& [name, word] : {std::pair("gpt_oss", "other MLPs"), {"gpt_oss_long", "biases of the attention"}}) {
+    const Model model = Golden(name);
+    const std::string why = WhyNot(FindExportFormat("gguf"), model, model.plan);
+    EXPECT_NE(why.find(word), std::string::npos) << why;
   }
 }
 

@@ -59,7 +59,9 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "qwen2_moe",
                            "qwen2_moe_windows",
                            "qwen3_next",
-                           "qwen3_5_moe"}) {
+                           "qwen3_5_moe",
+                           "gpt_oss",
+                           "gpt_oss_long"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

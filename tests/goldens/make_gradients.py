@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens/gradients: loss and gradients of tiny random models, by PyTorch's autograd in float64.
 
-    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5", "qwen2_moe": transformers==5.24.0
+    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5", "qwen2_moe", "gpt_oss": transformers==5.24.0
     python3 make_gradients.py gradients [NAME...]
 
 The weights are those of make_models.py (seed 1). A low-rank adapter stands after block 0 and a full one after block 1,
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 import torch
-from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2,
+from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GPT_OSS, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2,
                          QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN35, SEED_OSS, SHARED, SMOLLM3, STARCODER2, random_state, random_tensor)
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -64,6 +64,8 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "qwen3_moe": ({**QWEN3_MOE, **SHORT, **EXPERTS, "moe_intermediate_size": 12}, 0.5, 0.5),
     "qwen2_moe": ({**QWEN2_MOE, **EXPERTS, "num_hidden_layers": 2, "moe_intermediate_size": 12,
                    "shared_expert_intermediate_size": 20, "mlp_only_layers": [0]}, 1.0, 0.0),
+    "gpt_oss": ({**GPT_OSS, **SHORT, "num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
+                 "intermediate_size": 12, "sliding_window": 4}, 0.5, 0.5),
     "olmoe": ({**EXPERTS, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "intermediate_size": 12,
                "norm_topk_prob": False, "eos_token_id": 2}, 1.0, 0.0),
 }
@@ -115,7 +117,7 @@ def load(folder, config, dtype):
     if tied:
         model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
     model.config.tie_word_embeddings = False
-    if "num_experts" in config:
+    if "num_experts" in config or "num_local_experts" in config:
         model.set_experts_implementation("eager")  # the others have no float64
     return model.to(dtype)
 
@@ -141,18 +143,24 @@ def changed(model, dtype):
     return named
 
 
-def by_checkpoint(tensors):
-    """The tensors that have all experts of a layer, divided as checkpoints have them."""
+def by_checkpoint(tensors, interleaved):
+    """The tensors that have all experts of a layer, divided as checkpoints have them, or would have."""
     divided = {}
     for name, tensor in tensors.items():
         stem, experts, matrix = name.rpartition(".experts.")
         if not experts:
             divided[name] = tensor
             continue
+        matrix, bias, _ = matrix.partition("_bias")
         names = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
         for expert, of_expert in enumerate(tensor):
-            for part, rows in zip(names, of_expert.chunk(len(names))):
-                divided[f"{stem}.experts.{expert}.{part}.weight"] = rows
+            if interleaved:  # as gpt-oss has them, whose matrices are (input, output)
+                of_expert = of_expert if bias else of_expert.T
+                rows_of = [of_expert[i::len(names)] for i in range(len(names))]
+            else:
+                rows_of = of_expert.chunk(len(names))
+            for part, rows in zip(names, rows_of):
+                divided[f"{stem}.experts.{expert}.{part}.{'bias' if bias else 'weight'}"] = rows
     return divided
 
 
@@ -179,7 +187,7 @@ def gradients(folder, config, cross_entropy, divergence, dtype):
     (loss / weights.sum()).backward()
     golden = {"tokens": tokens, "lengths": torch.tensor(LENGTHS), "weights": weights, "loss": loss.detach()[None]}
     golden.update({f"value.{k}": v.detach() for k, v in named.items()})
-    return golden, by_checkpoint({k: v.grad for k, v in {**weights_of, **named}.items()})
+    return golden, by_checkpoint({k: v.grad for k, v in {**weights_of, **named}.items()}, config["model_type"] == "gpt_oss")
 
 
 def main():

@@ -229,6 +229,21 @@ CONFIGS.update({
     "qwen3_5_moe": {**QWEN35, **SHARED, "architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text",
                     "intermediate_size": None},
 })
+# Attention sinks, biases of routers and experts, and a unit whose limits are small enough to show.
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_hidden_layers": 4, "head_dim": 16,
+           "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 3, "experts_per_token": 3,
+           "intermediate_size": 24, "attention_bias": True, "sliding_window": 6, "swiglu_alpha": 1.25,
+           "swiglu_limit": 0.5, "initial_context_length": 32, "output_router_logits": False,
+           "router_aux_loss_coef": 0.9, "rope_theta": 150000,
+           "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 32.0,
+                            "beta_slow": 1.0, "truncate": False}}
+CONFIGS.update({
+    "gpt_oss": GPT_OSS,
+    "gpt_oss_long": {**GPT_OSS, "rows": 4, "length": 150, "num_hidden_layers": 3, "num_key_value_heads": 1,
+                     "swiglu_alpha": None, "swiglu_limit": None, "attention_bias": False, "sliding_window": 70,
+                     "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+                     "rope_scaling": {"rope_type": "default"}},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
@@ -265,7 +280,7 @@ def random_state(name, shape, model_type):
     if mixtral:
         name = name.replace(".mlp.", ".block_sparse_moe.")
     stem, experts, matrix = name.rpartition(".experts.")
-    if not experts:
+    if not experts or model_type == "gpt_oss":  # whose checkpoints have them together, too
         return random_tensor(name, shape)
     names = {"gate_up_proj": ("w1", "w3") if mixtral else ("gate_proj", "up_proj"),
              "down_proj": ("w2",) if mixtral else ("down_proj",)}[matrix]

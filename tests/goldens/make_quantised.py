@@ -5,6 +5,8 @@ Each file has the tensors of the module `up_proj` as a checkpoint holds them, th
 them in 16 bits, and in its metadata the `quantization_config` of config.json and the name of the reference. The references are
 transformers (FP8, MXFP4), compressed-tensors, GPTQModel (GPTQ) and AutoAWQ (AWQ). torch computes the two forms that these do not read.
 
+mxfp4_experts.safetensors has matrices of experts, as gpt-oss stores them.
+
 The settings, the types and the shapes of each file go to ../fuzz/corpus/quantised/, in the form that the fuzz target reads.
 
 Needs torch, transformers, safetensors, compressed-tensors, gptqmodel and the sources of autoawq. Usage: make_quantised.py
@@ -80,6 +82,19 @@ def mxfp4():
     scales = torch.randint(110, 130, (ROWS, COLUMNS // 32), generator=RANDOM).to(torch.uint8)
     expected = convert_moe_packed_tensors(blocks[None], scales[None])[0].T.contiguous()
     return {"weight_blocks": blocks, "weight_scales": scales}, {"quant_method": "mxfp4"}, expected, "transformers"
+
+
+def experts():
+    """The tensors of gpt-oss for two experts of 32 units and a stream of 64, and what transformers expands them to."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    random, tensors = torch.Generator().manual_seed(7), {}
+    for name, rows, columns in (("gate_up_proj", 64, 64), ("down_proj", 64, 32)):
+        blocks = torch.randint(0, 256, (2, rows, columns // 32, 16), generator=random).to(torch.uint8)
+        scales = torch.randint(110, 130, (2, rows, columns // 32), generator=random).to(torch.uint8)
+        tensors.update({f"{name}_blocks": blocks, f"{name}_scales": scales,
+                        f"expected.{name}": convert_moe_packed_tensors(blocks, scales).contiguous()})
+    save_file(tensors, os.path.join(GOLDENS, "mxfp4_experts.safetensors"))
 
 
 # compressed-tensors.
@@ -212,6 +227,7 @@ CASES = {
 def main():
     os.makedirs(OUT, exist_ok=True)
     os.makedirs(CORPUS, exist_ok=True)
+    experts()
     for name, make in CASES.items():
         tensors, config, expected, reference = make()
         assert expected.shape == (ROWS, COLUMNS) and expected.isfinite().all() and expected.element_size() in (2, 4), name

@@ -19,14 +19,15 @@ struct AttentionCase {
   double size = 1;  // standard deviation of the queries
   int64_t window = 0;
   float soft_cap = 0;
+  bool sinks = false;  // each head has one
 
   // True if every sequence has one query, as in decoding.
   bool single() const {
     return std::all_of(spans.begin(), spans.end(), [](const AttentionSpan& span) { return span.count == 1; });
   }
   std::string Name() const {
-    std::string text = fmt::format("{} of {} heads of {}, size {}, window {}, cap {}, past + count:", kv_heads, heads,
-                                   head_dim, size, window, soft_cap);
+    std::string text = fmt::format("{} of {} heads of {}, size {}, window {}, cap {}{}, past + count:", kv_heads, heads,
+                                   head_dim, size, window, soft_cap, sinks ? ", sinks" : "");
     for (const auto& [past, count] : spans) text += fmt::format(" {} + {}", past, count);
     return text;
   }
@@ -135,6 +136,24 @@ inline std::vector<AttentionCase> AttentionGradientCases() {
   return cases;
 }
 
+// Heads with sinks, which the CPU has alone: prefill, decoding, unlike lengths, windows and scores of several sizes.
+inline std::vector<AttentionCase> AttentionSinkCases() {
+  std::vector<AttentionCase> cases;
+  for (const double size : {0.1, 1.0, 30.0})
+    for (const int64_t window : {0, 5, 70})
+      for (const float cap : {0.0f, 3.0f})
+        cases.push_back({8, 2, 16, {{0, 140}, {40, 1}, {0, 1}, {130, 33}, {7, 2}, {299, 1}}, size, window, cap, true});
+  cases.push_back({8, 1, 64, {{0, 20}, {128, 1}, {3, 1}}, 1, 128, 0, true});
+  cases.push_back({3, 3, 64, {{0, 90}}, 1, 0, 0, true});
+  return cases;
+}
+inline std::vector<AttentionCase> AttentionSinkGradientCases() {
+  std::vector<AttentionCase> cases = AttentionSinkCases();
+  for (AttentionCase& c : cases)
+    for (AttentionSpan& span : c.spans) span.past = 0;
+  return cases;
+}
+
 // The inputs of a case, and its results in float64. `gap` rows after the keys of each sequence are NaN.
 struct AttentionProblem {
   struct Sequence {
@@ -152,6 +171,7 @@ struct AttentionProblem {
     keys = Drawn(rows * kv_dim(), 2, 1, type);
     values = Drawn(rows * kv_dim(), 3, 1, type);
     dout = Drawn(tokens * q_dim(), 4, 1, type);
+    if (c.sinks) sinks = Drawn(c.heads, 5, 3);
     for (const Sequence& s : sequences) Hide(s.first_row + s.past + s.count, gap);
   }
   // Makes so many rows of keys and values NaN.
@@ -159,6 +179,8 @@ struct AttentionProblem {
     for (std::vector<double>* matrix : {&keys, &values})
       std::fill_n(matrix->begin() + first * kv_dim(), count * kv_dim(), std::nan(""));
   }
+  // Those of float32, which the sinks are exactly.
+  std::vector<float> Sinks() const { return {sinks.begin(), sinks.end()}; }
   // The same for keys before the windows of all queries, which the CPU does not read.
   void HideUnseen() {
     for (const Sequence& s : sequences)
@@ -190,7 +212,7 @@ struct AttentionProblem {
       seen.score_most = std::max(seen.score_most, std::abs(score.value));
     }
     const double most = *std::max_element(seen.scores.begin(), seen.scores.end());
-    double sum = 0;
+    double sum = sinks.empty() ? 0 : std::exp(sinks[head] - most);
     for (const double score : seen.scores) sum += std::exp(score - most);
     seen.log_sum = most + std::log(sum);
     for (const double score : seen.scores) seen.weights.push_back(std::exp(score - seen.log_sum));
@@ -271,6 +293,7 @@ struct AttentionProblem {
   int64_t tokens = 0, rows = 0;
   std::vector<double> q, dout;       // (tokens, heads * head_dim)
   std::vector<double> keys, values;  // (rows, kv_heads * head_dim)
+  std::vector<double> sinks;         // (heads), or empty
 };
 
 inline void ExpectClose(const char* name, const std::vector<double>& found,

@@ -16,7 +16,8 @@ SHIFTRT_ON_EVERY_ISA(AttentionGradientTest);
 struct GradientProblem {
   explicit GradientProblem(const AttentionCase& c)
       : exact(c, DType::kFloat32, 0),
-        shape{c.heads, c.kv_heads, c.head_dim, exact.scale, c.window, c.soft_cap},
+        sinks(exact.Sinks()),
+        shape{c.heads, c.kv_heads, c.head_dim, exact.scale, c.window, c.soft_cap, sinks},
         q(Padded::Of(exact.tokens, exact.q_dim(), exact.q)),
         keys(Padded::Of(exact.rows, exact.kv_dim(), exact.keys)),
         values(Padded::Of(exact.rows, exact.kv_dim(), exact.values)),
@@ -27,6 +28,7 @@ struct GradientProblem {
   int64_t tokens() const { return exact.tokens; }
 
   AttentionProblem exact;
+  std::vector<float> sinks;
   AttentionShape shape;
   std::vector<int64_t> offsets = {0};
   Padded q, keys, values, dout;
@@ -107,8 +109,40 @@ TEST(AttentionGradient, TheReferenceIsTheDerivative) {
   }
 }
 
+// Central differences of sum(dout out), in float64, to which the kernel adds.
+TEST_P(AttentionGradientTest, SinksHaveTheDerivative) {
+  const AttentionCase c{4, 2, 8, {{0, 60}, {0, 1}, {0, 9}}, 1, 5, 0, true};
+  GradientProblem problem(c);
+  const Found found = Compute(context_, problem);
+  const auto loss = [&] {
+    double sum = 0;
+    problem.exact.ForEachHead([&](int64_t, int64_t head, int64_t at, const AttentionProblem::Seen& seen) {
+      const std::vector<test::Exact> out = problem.exact.Attended(seen, head);
+      for (int64_t d = 0; d < c.head_dim; ++d) sum += out[d].value * problem.exact.dout[at + d];
+    });
+    return sum;
+  };
+  std::vector<float> dsinks(4, 2.0f);
+  AttentionSinkGradient(On(3), problem.shape, found.out.view(), found.log_sums.view(), problem.dout.view(), dsinks);
+  for (int64_t head = 0; head < c.heads; ++head) {
+    double& sink = problem.exact.sinks[head];
+    const double value = sink, step = 0x1p-10;
+    sink = value + step;
+    const double more = loss();
+    sink = value - step;
+    EXPECT_NEAR(dsinks[head] - 2, (more - loss()) / (2 * step), 1e-4) << head;
+    sink = value;
+  }
+  dsinks.pop_back();
+  EXPECT_THROW(AttentionSinkGradient(context_, problem.shape, found.out.view(), found.log_sums.view(),
+                                     problem.dout.view(), dsinks),
+               Error);
+}
+
 TEST_P(AttentionGradientTest, AgreesWithFloat64) {
-  for (const AttentionCase& c : test::AttentionGradientCases()) {
+  std::vector<AttentionCase> cases = test::AttentionGradientCases();
+  std::ranges::copy(test::AttentionSinkGradientCases(), std::back_inserter(cases));
+  for (const AttentionCase& c : cases) {
     SCOPED_TRACE(c.Name());
     const GradientProblem problem(c);
     const Found found = Compute(context_, problem);

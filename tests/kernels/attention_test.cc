@@ -21,7 +21,8 @@ struct Problem {
   explicit Problem(const AttentionCase& c) : Problem(AttentionProblem(c)) {}
   explicit Problem(AttentionProblem problem)
       : exact(std::move(problem)),
-        shape{exact.c.heads, exact.c.kv_heads, exact.c.head_dim, exact.scale, exact.c.window, exact.c.soft_cap},
+        sinks(exact.Sinks()),
+        shape{exact.c.heads, exact.c.kv_heads, exact.c.head_dim, exact.scale, exact.c.window, exact.c.soft_cap, sinks},
         q(Padded::Of(exact.tokens, exact.q_dim(), exact.q)),
         keys(Padded::Of(exact.rows, exact.kv_dim(), exact.keys)),
         values(Padded::Of(exact.rows, exact.kv_dim(), exact.values)) {
@@ -31,6 +32,7 @@ struct Problem {
   }
 
   AttentionProblem exact;
+  std::vector<float> sinks;
   AttentionShape shape;
   Padded q, keys, values;
   std::vector<AttentionSequence> sequences;
@@ -62,7 +64,9 @@ void ExpectAgreement(const AttentionProblem& problem, const Padded& out) {
 }
 
 TEST_P(AttentionTest, AgreesWithFloat64) {
-  for (const AttentionCase& c : test::AttentionCases()) {
+  std::vector<AttentionCase> cases = test::AttentionCases();
+  std::ranges::copy(test::AttentionSinkCases(), std::back_inserter(cases));
+  for (const AttentionCase& c : cases) {
     SCOPED_TRACE(c.Name());
     AttentionProblem exact(c);
     exact.HideUnseen();
@@ -72,6 +76,24 @@ TEST_P(AttentionTest, AgreesWithFloat64) {
     EXPECT_TRUE(test::Identical(out, Attend(On(3), problem)));
     if (HasFailure()) return;
   }
+}
+
+// A sink far above all scores takes all of the weight, and one far below none of it.
+TEST_P(AttentionTest, FarSinksTakeAllOrNothing) {
+  Problem problem(AttentionCase{4, 2, 16, {{0, 150}, {40, 1}}});
+  const Padded without = Attend(context_, problem);
+  for (const float sink : {-200.0f, -3e38f}) {
+    problem.sinks.assign(4, sink);
+    problem.shape.sinks = problem.sinks;
+    EXPECT_TRUE(test::Identical(without, Attend(context_, problem)));
+  }
+  for (const float sink : {200.0f, 3e38f}) {
+    problem.sinks.assign(4, sink);
+    for (const double value : Attend(context_, problem).Values()) ASSERT_NEAR(value, 0, 1e-30);
+  }
+  problem.sinks.pop_back();
+  problem.shape.sinks = problem.sinks;
+  EXPECT_THROW(Attend(context_, problem), Error);
 }
 
 // A window that hides no key must give the same bits.

@@ -113,6 +113,42 @@ TEST_P(ElementwiseTest, GatedUnitsKeepNotANumber) {
   }
 }
 
+// The unit with limits: gates above, and up projections beyond it on either side, have no gradient.
+TEST_P(ElementwiseTest, ClampedUnitsAndTheirGradientsAgreeWithFloat64) {
+  for (const ClampedSwiGlu& unit : {ClampedSwiGlu{1.702f, 7}, ClampedSwiGlu{1.25f, 0.5f}}) {
+    const double alpha = unit.alpha, limit = unit.limit;
+    for (const double size : {0.3, 3.0, 40.0}) {
+      const int64_t rows = 3, cols = 1048;
+      std::vector<double> gates = test::Drawn(rows * cols, 1, size), ups = test::Drawn(rows * cols, 2, size);
+      const std::vector<double> douts = test::Drawn(rows * cols, 3);
+      gates[0] = ups[1] = limit;  // at a limit, there is one
+      ups[2] = -limit;
+      const Padded gate = Padded::Of(rows, cols, gates), up = Padded::Of(rows, cols, ups), out = gate.Copy(),
+                   dgate = Padded::Of(rows, cols, douts), dup(rows, cols);
+      ClampedGatedUnit(On(3), unit, out.view(), up.view());
+      ClampedGatedUnitGradient(context_, unit, gate.view(), up.view(), dgate.view(), dup.view());
+      std::vector<test::Exact> value, of_gate, of_up;
+      for (size_t i = 0; i < gates.size(); ++i) {
+        const double g = std::min(gates[i], limit), u = std::clamp(ups[i], -limit, limit);
+        const double p = 1 / (1 + std::exp(-alpha * g)), slope = p * (1 + alpha * g * (1 - p));
+        const double most = std::abs(g) * p * (1 + std::min(std::abs(alpha * g), 89.0));
+        value.push_back({(u + 1) * g * p, (std::abs(u) + 1) * most + 1e-36});
+        of_gate.push_back({gates[i] > limit ? 0 : douts[i] * (u + 1) * slope,
+                           std::abs(douts[i]) * (std::abs(u) + 1) * std::max(1.0, std::abs(alpha * g))});
+        of_up.push_back({std::abs(ups[i]) > limit ? 0 : douts[i] * g * p, std::abs(douts[i]) * most + 1e-36});
+      }
+      test::ExpectClose("value", out.Values(), value, {11});
+      test::ExpectClose("dgate", dgate.Values(), of_gate, {50});
+      test::ExpectClose("dup", dup.Values(), of_up, {11});
+    }
+  }
+  const Padded nan(1, 3), one = Padded::Of(1, 3, {1, 1, 1}), x = nan.Copy(), y = one.Copy();
+  ClampedGatedUnit(context_, {1, 1}, x.view(), one.view());
+  ClampedGatedUnit(context_, {1, 1}, y.view(), nan.view());
+  EXPECT_TRUE(std::isnan(x(0, 1)) && std::isnan(y(0, 1)));
+  EXPECT_THROW(ClampedGatedUnit(context_, {1, 1}, x.view(), Padded(1, 4).view()), Error);
+}
+
 TEST_P(ElementwiseTest, SoftCapIsTanh) {
   for (const float cap : {0.5f, 30.0f, 50.0f}) {
     const std::vector<double> values = test::SoftCapInputs(cap);

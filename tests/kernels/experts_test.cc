@@ -144,6 +144,19 @@ TEST(Experts, TheGradientOfAWeightIsAProduct) {
   }
 }
 
+// The bias of an output adds <b, dy> to the gradient of its weight.
+TEST(Experts, ABiasCountsForTheGradientOfAWeight) {
+  const Matrix<float> b = RandomLogits(1, 30, 14), dy = RandomLogits(8, 30, 15);
+  std::vector<float> dweights(8, 3.0f);
+  ExpertBiasWeightGradient(Context{2, BestIsa()}, {b.data(), DType::kFloat32, {30}}, dy.view(), dweights);
+  for (int64_t slot = 0; slot < 8; ++slot) {
+    double sum = 3;
+    for (int64_t j = 0; j < 30; ++j) sum += static_cast<double>(b(0, j)) * dy(slot, j);
+    EXPECT_NEAR(dweights[slot], sum, 1e-5);
+  }
+  EXPECT_THROW(ExpertBiasWeightGradient(Context{}, {b.data(), DType::kFloat32, {29}}, dy.view(), dweights), Error);
+}
+
 TEST(Experts, MoreActiveExpertsThanThereAreAreRefused) {
   const Matrix<float> logits = RandomLogits(2, 4, 1);
   for (const int64_t active : {0, 5}) EXPECT_THROW(RouteToExperts(Context{}, logits.view(), active, true), Error);

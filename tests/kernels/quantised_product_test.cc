@@ -47,6 +47,8 @@ TEST_P(QuantisedProductTest, SeveralTogetherHaveTheBitsOfEachAlone) {
   const Quantised q4(DType::kQ4_K, n, k, 1), q8(DType::kQ8_0, n, k, 2);
   const test::Stored half = test::Stored::Normal(DType::kBFloat16, {n, k}, 3);
   const TensorView* const weights[] = {&q4.view, &half.view, &q8.view};
+  const test::Stored bias = test::Stored::Normal(DType::kBFloat16, {n}, 4);
+  const TensorView none, *const biases[] = {&bias.view, &none, nullptr};
   std::vector<Padded> xs, together, alone;
   std::vector<MatMulItem> items;
   for (const int64_t m : {1, 0, 3, 9, 1, 30})
@@ -55,8 +57,9 @@ TEST_P(QuantisedProductTest, SeveralTogetherHaveTheBitsOfEachAlone) {
       for (std::vector<Padded>* results : {&together, &alone}) results->push_back(Padded::Normal(m, n, 9));
     }
   for (size_t i = 0; i < xs.size(); ++i) {
-    items.push_back({xs[i].view(), weights[i % 3], together[i].view()});
-    MatMul(context_, xs[i].view(), *weights[i % 3], {}, false, alone[i].view());
+    const TensorView* const of_item = biases[i % 5 % 3];
+    items.push_back({xs[i].view(), weights[i % 3], together[i].view(), of_item});
+    MatMul(context_, xs[i].view(), *weights[i % 3], of_item != nullptr ? *of_item : none, false, alone[i].view());
   }
   MatMulEach(On(3), items);
   for (size_t i = 0; i < xs.size(); ++i)

@@ -33,7 +33,7 @@ TEST(BlockTensors, EveryMemberHasOneRow) {
   EXPECT_EQ(members.size() * sizeof(TensorView) + sizeof(block.experts), sizeof(BlockWeights));
 }
 
-TEST(BlockTensors, AnExpertHasThreeRows) {
+TEST(BlockTensors, AnExpertHasSixRows) {
   BlockWeights block;
   block.experts.resize(3);
   std::set<const TensorView*> members;
@@ -43,7 +43,7 @@ TEST(BlockTensors, AnExpertHasThreeRows) {
       EXPECT_EQ(row.half, Halves::kMlp);
       EXPECT_TRUE(members.insert(&row.In(block)).second) << row.name;
     }
-  EXPECT_EQ(members.size(), 9u);
+  EXPECT_EQ(members.size(), 18u);
   EXPECT_STREQ(ExpertTensors(2)[1].name, "mlp.experts.2.up_proj.weight");
   EXPECT_TRUE(ExpertTensors(3)[0].In(std::as_const(block)).empty());
 }
@@ -89,6 +89,14 @@ TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
   EXPECT_EQ(names("mixtral").size(), 6u + 1u + 4u * 3u);
   EXPECT_EQ(names("mixtral")[6], "block_sparse_moe.gate.weight 4x48");
   EXPECT_EQ(names("mixtral").back(), "block_sparse_moe.experts.3.w2.weight 48x80");
+  EXPECT_EQ(names("gpt_oss"),
+            (std::vector<std::string>{
+                "input_layernorm.weight 48", "self_attn.q_proj.weight 64x48", "self_attn.k_proj.weight 32x48",
+                "self_attn.v_proj.weight 32x48", "self_attn.o_proj.weight 48x64", "self_attn.q_proj.bias 64",
+                "self_attn.k_proj.bias 32", "self_attn.v_proj.bias 32", "self_attn.o_proj.bias 48", "self_attn.sinks 4",
+                "post_attention_layernorm.weight 48", "mlp.router.weight 6x48", "mlp.router.bias 6",
+                "mlp.experts.gate_up_proj 6x48x48", "mlp.experts.down_proj 6x24x48",
+                "mlp.experts.gate_up_proj_bias 6x48", "mlp.experts.down_proj_bias 6x48"}));
   EXPECT_EQ(names("starcoder2"),
             (std::vector<std::string>{
                 "input_layernorm.weight 48", "input_layernorm.bias 48", "self_attn.q_proj.weight 48x48",

@@ -342,6 +342,46 @@ TEST(Config, SharedExperts) {
   ExpectConfigRefusal(With(first, {{"shared_expert_intermediate_size", 0}}), "shared_expert_intermediate_size is 0");
 }
 
+// The settings of the released gpt-oss 20B.
+TEST(Config, AttentionSinksAndClampedUnits) {
+  Json json = Json::parse(R"({"architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+    "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+    "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+    "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4,
+    "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+    "pad_token_id": 199999, "quantization_config": {"modules_to_not_convert": ["model.layers.*.self_attn",
+    "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"}, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+    "rope_type": "yarn", "truncate": false}, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+    "swiglu_limit": 7.0, "tie_word_embeddings": false, "transformers_version": "4.55.0.dev0", "use_cache": true,
+    "vocab_size": 201088})");
+  for (int layer = 0; layer < 24; ++layer)
+    json["layer_types"].push_back(layer % 2 == 0 ? "sliding_attention" : "full_attention");
+  const ModelConfig c = Parse(json);
+  EXPECT_TRUE(c.block.attention_sinks && c.block.qkv_bias && c.block.output_bias && !c.block.mlp_bias);
+  EXPECT_TRUE(c.block.mixed && !c.block.dense && c.block.expert_bias && c.block.mixture.normalised);
+  EXPECT_EQ(c.block.clamped, (ClampedSwiGlu{1.702f, 7}));
+  EXPECT_EQ(c.block.mixture.experts, 32);
+  EXPECT_EQ(c.block.mixture.active, 4);
+  EXPECT_EQ(c.block.mixture.units, 2880);
+  EXPECT_EQ(c.block.Window(0), 128);
+  EXPECT_EQ(c.block.Window(1), 0);
+  EXPECT_TRUE(c.rope.kind == RopeKind::kYarn && !c.rope.truncate);
+  EXPECT_EQ(c.quantisation.Name(), "MXFP4, groups of 32");
+  // Those are the defaults of what a file may leave out.
+  Json less = json;
+  for (const char* key : {"layer_types", "rope_scaling", "rope_theta", "swiglu_limit", "sliding_window", "head_dim",
+                          "rms_norm_eps", "num_experts_per_tok", "attention_bias", "num_key_value_heads"})
+    less.erase(key);
+  const ModelConfig d = Parse(less);
+  EXPECT_EQ(d.block.windows, c.block.windows);
+  EXPECT_EQ(d.block.clamped, c.block.clamped);
+  EXPECT_EQ(d.rope.factor, 32);
+  EXPECT_EQ(d.rope.theta, 150000);
+  ExpectConfigRefusal(With(json, {{"hidden_act", "gelu_pytorch_tanh"}}), "hidden_act is not silu");
+  ExpectConfigRefusal(With(json, {{"num_local_experts", 0}}), "num_local_experts is 0");
+}
+
 // The settings of the released Qwen 3.5 0.8B.
 TEST(Config, LayersWithGatedDeltaNetworks) {
   const Json json = Json::parse(R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 248056,

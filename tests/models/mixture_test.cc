@@ -7,7 +7,7 @@
 #include "models/block_tensors.h"
 #include "models/plan.h"
 #include "models/saved_config.h"
-#include "tests/models/checkpoint_files.h"
+#include "tests/models/mx_experts.h"
 
 namespace shiftrt {
 namespace {
@@ -92,6 +92,59 @@ TEST_F(MixtureTest, ExpertsMayBeTogether) {
   EXPECT_EQ(LoadWeights(directory_.path())->Fingerprint(), expected->Fingerprint());
   Find("model.layers.1.mlp.experts.gate_up_proj").shape = {8, 24, 96};
   ExpectRefused("gate_up_proj has shape [8, 24, 96], expected [8, 48, 48]");
+}
+
+// The matrices of experts in MXFP4 are those of transformers, in their blocks and expanded.
+TEST(MxFp4Experts, AreThoseOfTransformers) {
+  const TemporaryDirectory directory;
+  const MxExperts files(directory.path() / "model");
+  for (const WeightType type : {WeightType::kAsStored, WeightType::kBFloat16, WeightType::kFloat32}) {
+    const auto weights = LoadWeights(files.path, {.dtype = type, .check_finite = true});
+    const DType expected = type == WeightType::kAsStored   ? DType::kMXFP4
+                           : type == WeightType::kBFloat16 ? DType::kBFloat16
+                                                           : DType::kFloat32;
+    for (const BlockWeights& block : weights->blocks) {
+      ASSERT_EQ(block.experts.size(), 2u);
+      for (int64_t expert = 0; expert < 2; ++expert)
+        for (const auto& [name, tensor] : {std::pair("gate", &block.experts[expert].gate),
+                                           {"up", &block.experts[expert].up},
+                                           {"down", &block.experts[expert].down}}) {
+          EXPECT_EQ(tensor->dtype, expected);
+          ASSERT_EQ(tensor->shape, *name == 'd' ? (std::vector<int64_t>{64, 32}) : (std::vector<int64_t>{32, 64}));
+          const std::vector<float> values = Widened(*tensor);
+          for (int64_t i = 0; i < tensor->rows(); ++i)
+            for (int64_t j = 0; j < tensor->cols(); ++j)
+              ASSERT_EQ(values[i * tensor->cols() + j], files.Expected(name, expert, i, j)) << name << i << " " << j;
+        }
+      EXPECT_EQ(block.experts[1].up_bias.shape, (std::vector<int64_t>{32}));
+      EXPECT_EQ(block.sinks.shape, (std::vector<int64_t>{4}));
+    }
+  }
+}
+
+TEST(MxFp4Experts, WhatIsMissingOrMisshapenIsNamed) {
+  const TemporaryDirectory directory;
+  MxExperts files(directory.path() / "model", 1);
+  const std::vector<StoredTensor> good = files.tensors;
+  const std::string blocks = "model.layers.0.mlp.experts.gate_up_proj_blocks",
+                    scales = "model.layers.0.mlp.experts.down_proj_scales";
+  const auto find = [&](const std::string& name) {
+    return std::ranges::find(files.tensors, name, &StoredTensor::name);
+  };
+  const auto refused = [&](const std::string& words) {
+    files.Write();
+    const std::string what = Refusal([&] { LoadWeights(files.path); });
+    EXPECT_NE(what.find(words), std::string::npos) << what;
+    files.tensors = good;
+  };
+  files.tensors.erase(find(blocks));
+  refused("tensor model.layers.0.mlp.experts.gate_up_proj is missing; the quantised form, " + blocks);
+  files.tensors.erase(find(scales));
+  refused("tensor " + scales + " is missing, a part of a matrix stored as MXFP4");
+  find(blocks)->shape = {2, 128, 1, 16};
+  refused("tensor " + blocks + " has shape [2, 128, 1, 16], expected [2, 64, 2, 16]");
+  find(scales)->Set(5, uint8_t{255});
+  refused("tensor " + scales + ": element 5 is nan");
 }
 
 // Qwen 3 Next: the file has the rows of each key head together, q, k, v and z of it, and then b and a of it.

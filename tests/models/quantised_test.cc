@@ -33,7 +33,7 @@ class QuantisedGolden : public testing::TestWithParam<std::string> {};
 TEST_P(QuantisedGolden, ExpandsToTheReferencesBits) {
   const QuantisedCheckpoint checkpoint(GetParam());
   checkpoint.Write();
-  const auto weights = LoadWeights(checkpoint.path());
+  const auto weights = LoadWeights(checkpoint.path(), {.dtype = WeightType::kExpanded});
   const TensorView& up = weights->blocks[0].up;
   ASSERT_EQ(up.dtype, checkpoint.expected.dtype == "F16" ? DType::kFloat16 : DType::kBFloat16);
   EXPECT_EQ(up.shape, checkpoint.expected.shape);
@@ -41,6 +41,26 @@ TEST_P(QuantisedGolden, ExpandsToTheReferencesBits) {
   EXPECT_EQ(weights->blocks[0].gate.dtype, up.dtype);                    // it is not quantised
   const auto gate = weights->stored.find(weights->blocks[0].gate.data);  // it may have been copied to another address
   EXPECT_TRUE(gate == weights->stored.end() || !gate->second.packed);
+}
+
+// Only MXFP4 stays in its blocks.
+TEST_P(QuantisedGolden, OtherFormsThanMxFp4AreExpandedInAnyCase) {
+  const QuantisedCheckpoint checkpoint(GetParam());
+  checkpoint.Write();
+  const auto as_stored = LoadWeights(checkpoint.path());
+  const TensorView& up = as_stored->blocks[0].up;
+  if (GetParam() != "mxfp4") {
+    EXPECT_EQ(BytesOf(up), checkpoint.expected.bytes);
+    return;
+  }
+  ASSERT_EQ(up.dtype, DType::kMXFP4);
+  ForEachWidenedRow(up, [&](int64_t row, const std::vector<float>& values) {
+    for (int64_t i = 0; i < std::ssize(values); ++i) {
+      BFloat16 expected;
+      std::memcpy(&expected, checkpoint.expected.bytes.data() + 2 * (row * std::ssize(values) + i), 2);
+      ASSERT_EQ(values[i], static_cast<float>(expected)) << row << " " << i;  // a zero loses its sign
+    }
+  });
 }
 
 // With --dtype float32 no number is rounded to 16 bits.

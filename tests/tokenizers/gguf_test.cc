@@ -116,7 +116,7 @@ TEST_F(GgufTokenizer, AFileThatNamesNoPreTokenizerIsOfTheDefault) {
   const Bpe bpe = ReadBpe("gpt2-json");
   const json golden = ReadJson(kGoldens / "tokenizers/parts.json");
   for (const auto& [pre, name] :
-       {std::pair("", "default"), {"default", "default"}, {"deepseek-coder", "deepseek-coder"}}) {
+       {std::pair("", "default"), {"default", "default"}, {"deepseek-coder", "deepseek-coder"}, {"gpt-4o", "o200k"}}) {
     SCOPED_TRACE(pre);
     const auto found = Load(bpe.File(pre));
     EXPECT_EQ(found->notes().size(), *pre == 0 ? 1u : 0u);
@@ -152,6 +152,7 @@ TEST_F(GgufTokenizer, OtherFamilies) {
                         {"command-r", kGpt2Pattern, true, true, false, false},
                         {"chatglm-bpe", kLlama3Pattern, false, false, false, false},
                         {"glm4", kLlama3Pattern, false, false, true, false},
+                        {"gpt-4o", kO200kPattern, false, false, false, false},
                         {"tekken", kTekkenPattern, false, false, true, true}}) {
     json root = ReadJson(kGoldens / "tokenizers/llama3-json/tokenizer.json");
     json steps = json::array();

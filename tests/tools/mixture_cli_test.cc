@@ -85,6 +85,41 @@ TEST_F(MixtureCli, SharedExpertsAndGatedDeltaNetworksGoTogether) {
   EXPECT_EQ(lora.status, 0) << lora.err;
 }
 
+// gpt-oss: attention sinks, windows in every second layer, and biases of routers and experts.
+TEST_F(MixtureCli, AttentionSinksAndBiasesOfExpertsGoTogether) {
+  fs::remove_all(dir_ / "model");
+  WriteModel("model", {{"architectures", {"GptOssForCausalLM"}},
+                       {"model_type", "gpt_oss"},
+                       {"head_dim", 16},
+                       {"num_local_experts", 8},
+                       {"num_experts_per_tok", 2},
+                       {"intermediate_size", 32},
+                       {"sliding_window", 20},
+                       {"rope_scaling", {{"rope_type", "default"}}}});
+  EXPECT_NE(Command("inspect", {}).out.find("of which 2 are active"), std::string::npos);
+  const Outcome run =
+      Run({"--prune", "layers=1.mlp,2", "--lra", "4", "--save", Path("saved"), "--json", Path("r.json")});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const double repaired = ReadJson("r.json")["variants"].back()["perplexity"];
+  EXPECT_NEAR(Perplexity("saved"), repaired, 1e-4 * repaired);
+  EXPECT_EQ(Command("generate", {"--prompt", "the sea was", "--max-tokens", "8"}, "saved").status, 0);
+  EXPECT_EQ(Run({"--prune", "taylor:1"}).status, 0);
+  const Outcome scaled =
+      Run({"--prune", "layers=1", "--correction", "prune-comp", "--save", Path("scaled"), "--json", Path("r.json")});
+  ASSERT_EQ(scaled.status, 0) << scaled.err;
+  EXPECT_EQ(Perplexity("scaled"), ReadJson("r.json")["variants"].back()["perplexity"].get<double>());
+  EXPECT_EQ(Run({"--prune", "layers=1", "--quantize", "q8_0,nearest"}).status, 0);
+  const Outcome whole =
+      Run({"--prune", "layers=1", "--correction", "none", "--export", "hf:" + Path("hf"), "--json", Path("r.json")});
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  EXPECT_EQ(Perplexity("hf"), ReadJson("r.json")["variants"].back()["perplexity"].get<double>());
+  const Outcome lora = Command("finetune",
+                               {"--calib", Path("calibration.txt"), "--length", "32", "--steps", "3", "--method",
+                                "lora", "--targets", "q,k,v,o", "--rank", "2", "--quiet", "--save", Path("lora")},
+                               "saved");
+  EXPECT_EQ(lora.status, 0) << lora.err;
+}
+
 TEST_F(MixtureCli, InspectTellsExpertsAndActiveParameters) {
   const Outcome inspected = Command("inspect", {"--json", Path("i.json")});
   ASSERT_EQ(inspected.status, 0) << inspected.err;
