@@ -22,11 +22,10 @@ struct PlainVector {
 };
 
 // The weights (rows, cols) as a kernel takes them. Dots(rows, vector, cols, sums) computes a lane's part of the dot
-// products of some rows with the vector. SkipRows(rows, cols) makes row `rows` the first. Cache is the type of cached keys
-// and values. LeastBlocks(norm) is the kernel's
-// kLeastBlocks. SharedVector is the vector in shared memory: Take() finds its Bytes(cols), and a thread writes kRun
-// elements with Set(at, x). Threads do so for whole spans of kSpan columns, with zeros after the last. Vectors without
-// a norm are there, too, if kAlwaysShared.
+// products of some rows with the vector. SkipRows(rows, cols) makes row `rows` the first. Cache is the type of cached
+// keys and values. LeastBlocks(norm) is the kernel's kLeastBlocks. SharedVector is the vector in shared memory: Take()
+// finds its Bytes(cols), and a thread writes kRun elements with Set(at, x). Threads do so for whole spans of kSpan
+// columns, with zeros after the last. Vectors without a norm are there, too, if kAlwaysShared.
 template <typename T>
 struct MatVecWeights;
 

@@ -133,13 +133,17 @@ inline constexpr Shape kQwen35{"qwen3_5_text",
 // Mixtures of experts. The last layer of the second has an MLP. In 16 bits, a choice may be another than the CPU's, so
 // that models which are compared in 16 bits have no choice: all experts of the third are active. It has a shared
 // expert, like the fourth, which has gated delta networks, too.
-inline constexpr Shape kMixtral{
-    "mixtral", "MixtralForCausalLM",
-    64,        88,
-    2,         1,
-    64,        67,
-    false,     2,
-    R"("num_local_experts": 4, "num_experts_per_tok": 2,)"};
+inline constexpr Shape kMixtral{"mixtral",
+                                "MixtralForCausalLM",
+                                64,
+                                88,
+                                2,
+                                1,
+                                64,
+                                67,
+                                false,
+                                2,
+                                R"("num_local_experts": 4, "num_experts_per_tok": 2,)"};
 inline constexpr Shape kQwen3Moe{"qwen3_moe",
                                  "Qwen3MoeForCausalLM",
                                  64,
