@@ -151,8 +151,8 @@ class Planner {
     }
     const DepthPlan own = {{original_.stages.begin() + share.begin, original_.stages.begin() + share.end}};
     const DType cached = gpu ? dtype : DType::kFloat32;
-    memory.cache =
-        CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)}) + (gpu ? 2 : 1) * StateBytes(config_, own);
+    memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)}) +
+                   (gpu ? 2 : 1) * StateBytes(config_, own);
     if (plan_.sites > 0 || plan_.sequential)
       memory.fit = CheckedProduct({kFitMatrices, widest, widest, int64_t{sizeof(double)}});
     const int64_t fit = plan_.fit.tokens(), all = fit + plan_.heldout.tokens();

@@ -111,8 +111,7 @@ class FullStep {
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(const BackendSetup& setup)
-      : s_(setup), caches_(MakeCaches(setup.plan)) {}
+  explicit CudaBackend(const BackendSetup& setup) : s_(setup), caches_(MakeCaches(setup.plan)) {}
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override { return caches_->Make(capacity); }
   Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) override;
   int32_t Chosen() override;

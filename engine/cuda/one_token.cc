@@ -33,8 +33,8 @@ void OneToken::Resume(const Rows&) {
 // own.
 void OneToken::NormInput(const BlockStage& block, Halves half) {
   const bool mlp = half == Halves::kMlp, apart = IsParallel(block) || (mlp && s_.MlpOf(block).mixture);
-  of_mlp_ = s_.OfNormed(h_, s_.NormOf(s_.HalfOf(block, half).norm), apart,
-                        mlp ? CudaArray::kMlpNormed : CudaArray::kNormed);
+  of_mlp_ =
+      s_.OfNormed(h_, s_.NormOf(s_.HalfOf(block, half).norm), apart, mlp ? CudaArray::kMlpNormed : CudaArray::kNormed);
   of_mlp_.cols = s_.hidden();
   if (!mlp) of_attention_ = of_mlp_;  // and of the MLP, if it shares the input
 }

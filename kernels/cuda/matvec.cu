@@ -167,8 +167,7 @@ void MultiplyExperts(Stream stream, MatVecProblem problem, const ExpertSlots& sl
   if (problem.w.quantised()) return LaunchBlocksOfExperts<kFinish>(stream, problem, slots, multiprocessors);
   WithType(kOperation, problem.w.plain.dtype, [&](auto type) {
     using T = decltype(type);
-    LaunchOfExperts<T, kFinish>(stream, {static_cast<const T*>(problem.w.plain.data)}, problem, slots,
-                                multiprocessors);
+    LaunchOfExperts<T, kFinish>(stream, {static_cast<const T*>(problem.w.plain.data)}, problem, slots, multiprocessors);
   });
 }
 

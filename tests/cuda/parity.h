@@ -62,4 +62,10 @@ inline double ManyTolerance(DType dtype) {
   return dtype == DType::kFloat32 ? 1e-5 : dtype == DType::kFloat16 ? 4e-3 : 3e-2;
 }
 
+// The same for what one half of a block computes. In a gated delta network, the products of random queries with keys
+// cancel, and no softmax follows.
+inline double HalfTolerance(const Weights& weights) {
+  return ManyTolerance(weights.embedding.dtype) * (weights.config.block.gated_delta ? 2 : 1);
+}
+
 }  // namespace shiftrt

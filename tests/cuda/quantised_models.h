@@ -33,21 +33,25 @@ inline constexpr Shape kQuantisedStarcoder2{.type = "starcoder2",
                                             .eps = "norm_epsilon"};
 
 inline constexpr Shape kQuantisedQwen35{
-    "qwen3_5_text", "Qwen3_5ForCausalLM",
-    256,            288,
-    4,              1,
-    64,             67,
-    false,          2,
-    R"("layer_types": ["full_attention", "linear_attention"], "linear_conv_kernel_dim": 4,
+    .type = "qwen3_5_text",
+    .architecture = "Qwen3_5ForCausalLM",
+    .hidden = 256,
+    .intermediate = 288,
+    .heads = 4,
+    .vocab = 67,
+    .tied = false,
+    .more = R"("layer_types": ["full_attention", "linear_attention"], "linear_conv_kernel_dim": 4,
         "linear_key_head_dim": 32, "linear_value_head_dim": 64, "linear_num_key_heads": 4,
         "linear_num_value_heads": 4, "partial_rotary_factor": 0.25,)"};
 inline constexpr Shape kQuantisedQwen2Moe{
-    "qwen2_moe", "Qwen2MoeForCausalLM",
-    256,         288,
-    4,           1,
-    64,          67,
-    false,       2,
-    R"("num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 288,
+    .type = "qwen2_moe",
+    .architecture = "Qwen2MoeForCausalLM",
+    .hidden = 256,
+    .intermediate = 288,
+    .heads = 4,
+    .vocab = 67,
+    .tied = false,
+    .more = R"("num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 288,
         "shared_expert_intermediate_size": 320, "norm_topk_prob": false,)"};
 
 inline std::shared_ptr<const Weights> MakeQuantised(const Shape& shape, const QuantisedTypes& types) {
