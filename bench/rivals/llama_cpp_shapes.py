@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Times shiftrt and llama.cpp on one GGUF file of random weights of a shape, in alternating rounds.
 
-    bench/rivals/llama_cpp_shapes.py --shiftrt build/release/bin/shiftrt --llama-bench llama.cpp/build/bin/llama-bench \\
-        --config bench/shapes/qwen3.5-0.8b.json --tokenizer SmolLM2-135M-Instruct --json result.json
+    pip install xllamacpp==2026.10.11549 numpy
+    bench/rivals/llama_cpp_shapes.py --shiftrt build/release/bin/shiftrt --config bench/shapes/qwen3.5-0.8b.json --json result.json
 
-llama.cpp opens no file without a tokenizer, so that the file gets that of --tokenizer, whose vocabulary may be smaller. A round
-reads a prompt of --prefill tokens, and continues --context tokens by --decode others; both programs report tokens per second
-without the time of opening the file. Build llama.cpp for the machine (GGML_NATIVE). The table has medians, and the median and
-the range of the rounds' ratios. The floor of decoding is shiftrt's: the bytes that a token reads over the read bandwidth.
+A round reads a prompt of --prefill tokens, and continues --context tokens by --decode others, in both programs. Opening the file
+does not count. The instructions of the package's llama.cpp are those of AVX2: a build for the machine reads prompts faster. The
+table has medians, and the median and the range of the rounds' ratios.
 """
 import argparse
+import importlib.metadata
 import json
 import os
 import shutil
@@ -18,9 +18,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from llama_cpp_library import LlamaCpp
 from provenance import provenance
-
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 
 def run(*words):
@@ -36,19 +35,23 @@ def shiftrt(options, model, work):
             "decode_floor": found["decode_floor"], "read_bandwidth": found["read_bandwidth"]}
 
 
-def llama_bench(options, model):
-    bench = (options.llama_bench, "-m", model, "-t", options.threads, "-r", 1, "-o", "json")
-    prefill = json.loads(run(*bench, "-p", options.prefill, "-n", 0))
-    decode = json.loads(run(*bench, "-p", 0, "-n", options.decode, "-d", options.context))
-    return {"prefill": prefill[0]["avg_ts"], "decode": decode[0]["avg_ts"], "build": prefill[0]["build_commit"]}
+def llama_cpp(options, library, model):
+    tokens = [7919 * i % 1000 + 5 for i in range(max(options.prefill, options.context))]
+    with library.open(model, options.prefill + options.context + options.decode, options.threads, exact=False,
+                      tokenizer=False) as opened:
+        opened.decode(tokens[:options.prefill])  # a warm-up
+        opened.forget()
+        prefill = options.prefill / opened.decode(tokens[:options.prefill])
+        opened.forget()
+        opened.decode(tokens[:options.context])
+        seconds = sum(opened.decode([tokens[i % len(tokens)]], options.context + i) for i in range(options.decode))
+    return {"prefill": prefill, "decode": options.decode / seconds}
 
 
 def make_file(options, work):
     """Random weights of the shape, as a file of --dtype."""
     run(options.shiftrt, "bench", "cpu", "--config", options.config, "--save", work / "random", "--prefill", 8, "--decode", 1,
         "--rounds", 1, "--quiet")
-    for name in TOKENIZER:
-        shutil.copy(options.tokenizer / name, work / "random")
     run(options.shiftrt, "export", "--model", work / "random", "--format", "gguf", "--dtype", options.dtype, "--save", work / "file")
     shutil.rmtree(work / "random")
     return work / "file" / "model.gguf"
@@ -57,9 +60,7 @@ def make_file(options, work):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shiftrt", type=Path, required=True)
-    parser.add_argument("--llama-bench", type=Path, required=True)
     parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True, help="directory with " + " and ".join(TOKENIZER))
     parser.add_argument("--dtype", default="q8_0", help="type of the weights, as in shiftrt export")
     parser.add_argument("--prefill", type=int, default=256)
     parser.add_argument("--context", type=int, default=128)
@@ -72,7 +73,8 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         model = make_file(options, Path(work))
         size = model.stat().st_size
-        rounds = [{"shiftrt": shiftrt(options, model, Path(work)), "llama.cpp": llama_bench(options, model)}
+        library = LlamaCpp()
+        rounds = [{"shiftrt": shiftrt(options, model, Path(work)), "llama.cpp": llama_cpp(options, library, model)}
                   for _ in range(options.rounds)]
     print(f"{options.config.stem}, {options.dtype}, {size / 1e6:.0f} MB")
     for what in ("prefill", "decode"):
@@ -81,7 +83,8 @@ def main():
         print(f"{what:8} shiftrt {statistics.median(ours):7.1f}, llama.cpp {statistics.median(theirs):7.1f} tokens/s, "
               f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     if options.json:
-        result = provenance() | {"shape": options.config.stem, "dtype": options.dtype, "file_bytes": size,
+        result = provenance() | {"llama.cpp": f"xllamacpp {importlib.metadata.version('xllamacpp')}, AVX2",
+                                 "shape": options.config.stem, "dtype": options.dtype, "file_bytes": size,
                                  "threads": options.threads, "prefill": options.prefill, "context": options.context,
                                  "decode": options.decode, "rounds": rounds}
         options.json.write_text(json.dumps(result, indent=1) + "\n")
