@@ -230,15 +230,17 @@ struct MatVecKernel {
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     Ahead ahead;
-    if (FirstItem() < Items(args)) {
-      int rows[kRows];
-      RowsOf(args, FirstItem(), rows);
-      args.w.LoadAhead(rows, args.cols, ahead);
-    }
+    LoadAhead(args, ahead);
     WaitForEarlier();
     Multiply(args, ahead);
   }
-  // `ahead`: of the first item of the warp.
+  // For the first item of the warp.
+  static SHIFTRT_DEVICE void LoadAhead(const Args& args, Ahead& ahead) {
+    if (FirstItem() >= Items(args)) return;
+    int rows[kRows];
+    RowsOf(args, FirstItem(), rows);
+    args.w.LoadAhead(rows, args.cols, ahead);
+  }
   static SHIFTRT_DEVICE void Multiply(const Args& args, Ahead& ahead) {
     if constexpr (kShared) {
       SharedArena arena;
@@ -284,9 +286,9 @@ typename Kernel::Args MatVecArgs(const typename Kernel::W& w, const MatVecProble
 }
 
 // The product of each slot: that of MatVecKernel, by the blocks with its number along y.
-template <typename T, Finish kFinish, int kRows>
+template <typename T, Finish kFinish>
 struct ExpertMatVecKernel {
-  using Product = MatVecKernel<T, false, kFinish, kRows>;
+  using Product = MatVecKernel<T, false, kFinish, 2>;
   static constexpr int kThreads = Product::kThreads, kLeastBlocks = Product::kLeastBlocks;
   static constexpr bool kAllowsNext = Product::kAllowsNext;
   struct Args {
@@ -300,31 +302,27 @@ struct ExpertMatVecKernel {
     of.w.SkipRows(args.experts[slot] * of.rows, of.cols);
     of.x += static_cast<int64_t>(slot / args.slots_per_vector) * of.cols;
     of.y += static_cast<int64_t>(slot) * (Product::kGlu ? of.rows / 2 : of.rows);
-    typename Product::Ahead none;  // the experts are known only now
-    Product::Multiply(of, none);
+    typename Product::Ahead ahead;  // it was not known before the wait which rows come first
+    Product::LoadAhead(of, ahead);
+    Product::Multiply(of, ahead);
   }
 };
 
 // `w` are the rows of the first expert. All slots together have the blocks of a product whose rows suffice for all
-// multiprocessors, or one each.
+// multiprocessors, or one each. A warp has two rows: the slots make enough blocks.
 template <typename T, Finish kFinish>
 void LaunchOfExperts(Stream stream, const MatVecWeights<T>& w, const MatVecProblem& problem, const ExpertSlots& slots,
                      int multiprocessors) {
-  const MatVecTile tile = ChooseMatVecTile(problem.rows, IsPaired(kFinish), false, multiprocessors);
+  using Kernel = ExpertMatVecKernel<T, kFinish>;
+  using Product = typename Kernel::Product;
+  const MatVecTile tile = ChooseMatVecTile(problem.rows, /*paired=*/true, false, multiprocessors);
   const int most = Blocks(2 * multiprocessors, slots.count);
-  const auto launch = [&](auto kernel) {
-    using Kernel = decltype(kernel);
-    using Product = typename Kernel::Product;
-    Launch<Kernel>(stream,
-                   {.x = tile.blocks < most ? tile.blocks : most,
-                    .y = static_cast<int>(slots.count),
-                    .shared_bytes = Product::SharedFor(static_cast<int>(problem.cols))},
-                   {MatVecArgs<Product, kFinish>(w, problem, nullptr, {}), slots.experts,
-                    static_cast<int>(slots.slots_per_vector)});
-  };
-  if constexpr (!IsPaired(kFinish))
-    if (tile.rows_per_warp == 1) return launch(ExpertMatVecKernel<T, kFinish, 1>());
-  launch(ExpertMatVecKernel<T, kFinish, 2>());
+  Launch<Kernel>(
+      stream,
+      {.x = tile.blocks < most ? tile.blocks : most,
+       .y = static_cast<int>(slots.count),
+       .shared_bytes = Product::SharedFor(static_cast<int>(problem.cols))},
+      {MatVecArgs<Product, kFinish>(w, problem, nullptr, {}), slots.experts, static_cast<int>(slots.slots_per_vector)});
 }
 template <Finish kFinish>
 void LaunchBlocksOfExperts(Stream stream, const MatVecProblem& problem, const ExpertSlots& slots, int multiprocessors);
