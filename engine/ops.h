@@ -61,10 +61,10 @@ enum class Rotated : uint8_t { kQueries, kKeys };
 struct AttentionActivations {
   int64_t layer = 0;            // decides the window
   int64_t slot = 0;             // the slot in the call's cache, if it has one
-  Operand sinks = {};           // (heads); empty: the model has none
   DeviceMatrix<float> q, k, v;  // rotated queries and keys, and values: (tokens, query_dim), (tokens, kv_dim) twice
   DeviceMatrix<float> out;      // (tokens, query_dim)
   DeviceMatrix<float> log_sums = {};  // (tokens, heads), which the gradient reads; empty: they are not computed
+  Operand sinks = {};                 // (heads); empty: the model has none
 };
 
 // One gated delta network of the call in progress (kernels/gated_delta.h).

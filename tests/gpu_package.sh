@@ -41,10 +41,6 @@ has 'no NVIDIA driver'
 ! grep -q '"failures": [1-9]' "$root/out/results.txt" || fail "a GPU test ran"
 suites=$(grep -c '^=== status test ' "$root/out/results.txt")
 
-# The commands are accepted, and end because there is no GPU.
-env -i PATH=/bin "$chroot" "$root" /bin/bash /pkg/run.sh --out /out --only commands >"$work/log" && fail "the commands need a GPU"
-[ "$(grep -c '^shiftrt: .*no NVIDIA driver' "$root/out/results.txt")" -eq 4 ] || fail "a command ends for another reason"
-
 # A test that was renamed must not leave the sanitizers' subset or the table of gpu-table unnoticed.
 set -f
 for pattern in $(sed -n "s/^subset='\(.*\)'$/\1/p" "$source/scripts/gpu-run" | tr : ' '); do
@@ -54,6 +50,10 @@ for suite in $(sed -n '/^SUITES = {/,/^}/p' "$source/scripts/gpu-table" | grep -
   grep -q "^=== status test test_cuda_[a-z_]*\.$suite " "$root/out/results.txt" || fail "gpu-table names a suite $suite that did not run"
 done
 set +f
+
+# The commands are accepted, and end because there is no GPU.
+env -i PATH=/bin "$chroot" "$root" /bin/bash /pkg/run.sh --out /out --only commands >"$work/log" && fail "the commands need a GPU"
+[ "$(grep -c '^shiftrt: .*no NVIDIA driver' "$root/out/results.txt")" -eq 4 ] || fail "a command ends for another reason"
 
 # A program that fails and one that is killed stand before the real ones.
 program() {
