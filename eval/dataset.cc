@@ -118,8 +118,8 @@ class ShotSource {
  private:
   std::vector<const Example*> First(const std::string& subject) {
     const auto& rows = by_subject_[subject];
-    Check(static_cast<int64_t>(rows.size()) >= shots_, "{}: {} shots, but subject {} has {} rows for them", task_.name,
-          shots_, subject, rows.size());
+    Check(std::ssize(rows) >= shots_, "{}: {} shots, but {} has {}", task_.name, shots_,
+          subject.empty() ? "the file of shots" : "subject " + subject, rows.size());
     return {rows.begin(), rows.begin() + shots_};
   }
 

@@ -141,12 +141,14 @@ std::vector<fs::path> FindTaskFiles(const Task& task, TaskRows rows, const std::
   Found found = Look(task, rows, data);
   if (!found.files.empty()) return std::move(found.files);
   const std::vector<std::string> places(found.places.begin(), found.places.end());
+  const std::string missing =
+      fmt::format("{}: no file {}; looked in: {}", task.name, fmt::join(PatternsOf(task, rows), ", "),
+                  places.empty() ? "nowhere" : fmt::format("{}", fmt::join(places, ", ")));
+  if (rows == TaskRows::kShots && !task.shots_made_by.empty())
+    Fail("{}; `{} DIR` writes its shots to a directory; or evaluate it with --shots 0", missing, task.shots_made_by);
   Fail(
-      "{}: no file {}; looked in: {}; name another directory, or the file as {}=FILE, or pull the data set with "
-      "`shiftrt "
-      "pull --dataset {}`",
-      task.name, fmt::join(PatternsOf(task, rows), ", "),
-      places.empty() ? "nowhere" : fmt::format("{}", fmt::join(places, ", ")), task.name, task.name);
+      "{}; name another directory, or the file as {}=FILE, or pull the data set with `shiftrt pull --dataset {}`",
+      missing, task.name, task.name);
 }
 
 }  // namespace shiftrt

@@ -53,6 +53,7 @@ struct Task {
   std::vector<std::string> files;
   Shots shots = Shots::kNone;
   std::vector<std::string> shot_files = {};
+  std::string shots_made_by = {};         // the script that makes the file of shots, where no data set has them
   std::vector<std::string> columns = {};  // the columns of a CSV file without a header
   bool by_subject = false;                // one file per subject; the column `subject` is then the file's name
   Example (*read)(const Row&) = nullptr;

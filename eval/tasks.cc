@@ -26,7 +26,8 @@ const std::vector<Task>& Tasks() {
       OpenbookqaTask(), MmluTask(),
       CmmluTask(),      LambadaTask(),
       WikitextTask(),   Gsm8kTask(),
-      HumanEvalTask(),  HumanEvalInstructTask(),
+      Gsm8kCotTask(),   HumanEvalTask(),
+      HumanEvalInstructTask(),
   };
   return tasks;
 }

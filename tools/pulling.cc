@@ -175,7 +175,7 @@ void PullMissingRows(const SuiteSettings& suites, bool offline, bool quiet) {
   for (const Task* task : ParseTasks(suites.tasks)) {
     if (LookForTaskFiles(*task, TaskRows::kItems, suites.data).empty())
       requests.push_back(RequestOf(*task, TaskRows::kItems));
-    if (suites.shots.value_or(task->usual_shots) > 0 && task->shots != Shots::kNone &&
+    if (suites.shots.value_or(task->usual_shots) > 0 && !task->hub_shot_rows.empty() &&
         LookForTaskFiles(*task, TaskRows::kShots, suites.data).empty())
       requests.push_back(RequestOf(*task, TaskRows::kShots));
   }

@@ -10,6 +10,7 @@ namespace shiftrt {
 namespace {
 
 constexpr std::string_view kHashes = "#### ";
+constexpr std::string_view kTheAnswerIs = "The answer is ";
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNumeric(char c) { return IsDigit(c) || c == '.' || c == ','; }
@@ -49,6 +50,18 @@ std::string NumberAfterHashes(std::string_view reply) {
     const size_t begin = at + kHashes.size();
     const size_t sign = begin < reply.size() && reply[begin] == '-' ? 1 : 0;
     const size_t numeric = Run(reply, begin + sign, IsNumeric);
+    if (numeric > 0) return std::string(reply.substr(begin, sign + numeric));
+  }
+  return kNoNumber;
+}
+
+std::string NumberAfterTheAnswerIs(std::string_view reply) {
+  for (size_t at = reply.find(kTheAnswerIs); at != std::string_view::npos; at = reply.find(kTheAnswerIs, at + 1)) {
+    const size_t begin = at + kTheAnswerIs.size();
+    const size_t sign = begin < reply.size() && reply[begin] == '-' ? 1 : 0;
+    size_t numeric = Run(reply, begin + sign, IsNumeric);
+    const size_t end = begin + sign + numeric;
+    if (end == reply.size() || reply[end] == '\n') numeric -= std::min<size_t>(numeric, 1);
     if (numeric > 0) return std::string(reply.substr(begin, sign + numeric));
   }
   return kNoNumber;

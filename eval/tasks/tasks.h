@@ -18,6 +18,7 @@ Task CmmluTask();
 Task LambadaTask();
 Task WikitextTask();
 Task Gsm8kTask();
+Task Gsm8kCotTask();
 Task HumanEvalTask();
 Task HumanEvalInstructTask();
 

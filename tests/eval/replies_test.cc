@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <utility>
 
 #include "eval/harness/answers.h"
@@ -52,23 +53,25 @@ TEST(ReplyGolden, EveryPromptIsTheReferences) {
     EXPECT_EQ(dataset.task->max_tokens, expected["max_tokens"].get<int64_t>()) << name;
     ++tasks;
   }
-  EXPECT_EQ(tasks, 5);
+  EXPECT_EQ(tasks, 7);
 }
 
 TEST(ReplyGolden, EveryNumberIsJudgedAsByTheReference) {
-  const Dataset dataset = GoldenDataset("gsm8k");
-  int right = 0;
+  std::map<std::string, Dataset> datasets;
+  std::map<std::string, int> right;
   for (const Json& expected : Replies()["numbers"]) {
-    const Item& item = dataset.items.at(expected[0].get<size_t>());
-    const std::string reply = expected[1];
+    const std::string name = expected[0], reply = expected[2];
+    const Dataset& dataset = datasets.try_emplace(name, GoldenDataset(name)).first->second;
+    const Item& item = dataset.items.at(expected[1].get<size_t>());
     for (size_t m = 0; m < 2; ++m) {
       const bool found = dataset.task->right(dataset.task->metrics[m], reply, item.answer);
-      EXPECT_EQ(found, expected[2 + m].get<bool>())
-          << dataset.task->metrics[m] << " of \"" << reply << "\" for " << item.answer;
-      right += found ? 1 : 0;
+      EXPECT_EQ(found, expected[3 + m].get<bool>())
+          << name << ", " << dataset.task->metrics[m] << " of \"" << reply << "\" for " << item.answer;
+      right[name] += found ? 1 : 0;
     }
   }
-  EXPECT_GT(right, 30);
+  EXPECT_GT(right["gsm8k"], 30);
+  EXPECT_GT(right["gsm8k_cot"], 20);
 }
 
 TEST(ReplyGolden, EveryProgramIsTheReferences) {

@@ -105,6 +105,8 @@ TEST(Rows, ABadRowIsNamedByFileAndLine) {
       {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q", "answer": 5})", "column answer is number"},
       {"gsm8k", "gsm8k_test.jsonl", R"({"question": ["q"], "answer": "#### 5"})", "column question is array"},
       {"gsm8k", "gsm8k_test.jsonl", R"({"question": "q", "answer": "####5"})", "no \"#### \" before a number"},
+      {"gsm8k_cot", "gsm8k_test.jsonl", R"({"question": "q", "answer": "5"})", "no \"####\" before a number"},
+      {"gsm8k_cot", "gsm8k_test.jsonl", R"({"question": "q", "target": 5})", "column target is number"},
       {"humaneval", "humaneval.jsonl", R"({"entry_point": "f", "test": "def check(f): pass"})",
        "column prompt is missing"},
       {"humaneval", "humaneval.jsonl", R"x({"prompt": "def f(x):", "entry_point": 5, "test": "def check(f): pass"})x",
@@ -258,6 +260,10 @@ TEST(Rows, SettingsOutOfRangeAreRefused) {
   EXPECT_THROW(LoadDataset(TaskNamed("boolq"), {.data = data, .limit = -1}), UsageError);
   EXPECT_THROW(LoadDataset(TaskNamed("boolq"), {.data = data, .shots = -1}), UsageError);
   EXPECT_EQ(Load("boolq", directory.path(), 1).size(), 1u);
+  Write(directory.path() / "gsm8k_test.jsonl", R"({"question": "q", "answer": "#### 5"})");
+  ExpectRefused([&] { Load("gsm8k_cot", directory.path(), 8); }, "`scripts/gsm8k-cot-shots DIR` writes its shots");
+  Write(directory.path() / "gsm8k_cot_shots.jsonl", R"({"question": "q", "target": "The answer is 1."})");
+  ExpectRefused([&] { Load("gsm8k_cot", directory.path(), 8); }, "8 shots, but the file of shots has 1");
   ExpectRefused([&] { Load("boolq", directory.path(), 2); }, "2 shots are drawn from at least 3 rows, and there are 2");
 }
 
@@ -279,7 +285,7 @@ TEST(Rows, WhatIsNotThereIsSaid) {
   // "all" is without the tasks of replies.
   const auto all = ParseTasks("piqa,all");
   EXPECT_EQ(all.size(), 11u);
-  EXPECT_EQ(Tasks().size(), 14u);
+  EXPECT_EQ(Tasks().size(), 15u);
   for (const Task* task : all) EXPECT_NE(task->kind, TaskKind::kReply) << task->name;
   EXPECT_EQ(ParseTasks("all,gsm8k").size(), 12u);
 }

@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         const int64_t index = row.Index("label", 4, 1);
         if (index < 0 || index >= 4) __builtin_trap();
       });
-      for (const char* const task : {"gsm8k", "humaneval", "humaneval_instruct"})
+      for (const char* const task : {"gsm8k", "gsm8k_cot", "humaneval", "humaneval_instruct"})
         Try([&] {
           const shiftrt::Example example = shiftrt::FindTask(task)->read(row);
           if (example.contexts.size() != 1 || example.answers.size() != 1) __builtin_trap();

@@ -58,7 +58,8 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 # Our metrics and the reference's, by its filter.
-METRICS = {"gsm8k": {"strict-match": ("strict-match", "exact_match"), "flexible-extract": ("flexible-extract", "exact_match")},
+NUMBER = {"strict-match": ("strict-match", "exact_match"), "flexible-extract": ("flexible-extract", "exact_match")}
+METRICS = {"gsm8k": NUMBER, "gsm8k_cot": NUMBER,
            "humaneval": {"pass@1": ("create_test", "pass@1")}, "humaneval_instruct": {"pass@1": ("create_test", "pass@1")}}
 
 
@@ -67,13 +68,20 @@ def json_lines(path):
 
 
 def reference_task(name, data):
-    files = {"train": "gsm8k_train.jsonl", "test": "gsm8k_test.jsonl"} if name == "gsm8k" else {"test": "humaneval.jsonl"}
+    files = {"test": "humaneval.jsonl"}
+    if name.startswith("gsm8k"):
+        files = {"train": "gsm8k_train.jsonl", "test": "gsm8k_test.jsonl"}
 
     def load(*_, **__):
         return datasets.DatasetDict({split: datasets.Dataset.from_list(json_lines(Path(data) / file)) for split, file in files.items()})
 
     lm_eval.api.task.datasets.load_dataset = load
-    return TaskManager().load([name])["tasks"][name]
+    task = TaskManager().load([name])["tasks"][name]
+    shots = Path(data) / "gsm8k_cot_shots.jsonl"
+    if name == "gsm8k_cot" and shots.exists():  # the golden prompts have shots of our own
+        task.config.fewshot_config.samples = json_lines(shots)
+        task.sampler.df = json_lines(shots)
+    return task
 
 
 def build(task, limit, shots=None):
@@ -102,6 +110,10 @@ NUMBERS = ["", "12", "#### 12", "####12", "#### -12", "#### - 12", "#### 12.", "
            "The answer is 12.", "12 apples, 13 pears", "$12", "-12", "--12", "1-2", "12-", "-$12", "12.00", "12..", ",", "...", "a. b, c", "-", "$", "5.", "-.", "-5",
            "١٢", "twelve\n#### 12\n\nQuestion: 13", "#### 12\n#### 14", "6,000", "$6000", "#### 6000", "#### 6,000.", "#### 6000.0", "the cost is $6,000.00.",
            "#### -4", "-4.", "minus 4", "4", "#### .", "#### ,", "#### -,", "12,", "1 2", "x12y", "12é", "[invalid]"]
+SENTENCES = [start + number + end for start in ("The answer is ", "So the answer is ", "The answer is  ", "The answer is $", "The answer is -")
+             for number in ("3", "12", "6,000", "12.", "") for end in ("", ".", "\n", ". \n", " eggs")] + [
+                 "", "12", "The answer is", "the answer is 12.", "The answer is 3. The answer is 12.", "The answer is x. The answer is 12.", "The answer is 1",
+                 "The answer is -.", "The answer is --3.", "The answer is 3\nThe answer is 12.\n", "#### 12", "The answer is 12é"]
 PROGRAMS = ["    return 2 * x\n", "    return 2 * x\n```\nand more", "```python\n    return 2 * x", "    return x\n", "", "    return (\n", "    raise SystemExit(0)\n",
             "    return x + x\n\n\nimport os\n"]
 
@@ -116,16 +128,18 @@ def golden_model(tokenizer, positions, folder):
 def golden(_):
     data = HERE / "eval/data"
     out = {"prompts": [], "numbers": [], "programs": [], "runs": [], "stops": []}
-    for name, shots in (("gsm8k", None), ("gsm8k", 0), ("gsm8k", 3), ("humaneval", None), ("humaneval_instruct", None)):
+    for name, shots in (("gsm8k", None), ("gsm8k", 0), ("gsm8k", 3), ("gsm8k_cot", None), ("gsm8k_cot", 0), ("humaneval", None),
+                        ("humaneval_instruct", None)):
         instances = build(reference_task(name, data), 0, shots)
         out["prompts"].append({"task": name, "shots": shots, "contexts": [instance.args[0] for instance in instances],
                                "until": instances[0].args[1]["until"],
                                "max_tokens": instances[0].args[1].get("max_gen_toks", 256)})
-    task = reference_task("gsm8k", data)
     documents = json_lines(data / "gsm8k_test.jsonl")
-    for row, document in enumerate(documents):
-        for reply in NUMBERS:
-            out["numbers"].append([row, reply, *judged(task, "gsm8k", document, reply).values()])
+    for name, replies in (("gsm8k", NUMBERS), ("gsm8k_cot", SENTENCES)):
+        task = reference_task(name, data)
+        for row, document in enumerate(documents):
+            for reply in replies:
+                out["numbers"].append([name, row, reply, *judged(task, name, document, reply).values()])
     document = json_lines(data / "humaneval.jsonl")[0]
     for name in ("humaneval", "humaneval_instruct"):
         task = reference_task(name, data)
@@ -171,7 +185,7 @@ def golden(_):
                                              "reply": reply_to(until)})
     path = HERE / "eval/replies.json"
     text = json.dumps(out, ensure_ascii=False, separators=(",", ":"))
-    for begin in ('{"task"', '{"tokenizer"', '["humaneval'):
+    for begin in ('{"task"', '{"tokenizer"', '["humaneval', '["gsm8k'):
         text = text.replace(begin, "\n" + begin)
     path.write_text(text + "\n")
     print(path, path.stat().st_size, "bytes")
@@ -192,7 +206,7 @@ def our_run(name, args, folder):
     command = [args.tool, "eval", "--model", args.model, "--dtype", "float32", "--tasks", name, "--limit", str(args.limit), "--items",
                str(items), "--json", str(result), "--data", args.data, "--threads", str(args.threads), "--journal", str(folder / "journal"),
                "--quiet"]
-    if name != "gsm8k":
+    if name.startswith("humaneval"):
         command.append("--allow-code")
     before = os.times()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -97,7 +97,7 @@ TEST_F(RepliesCli, AnInterruptedEvaluationGoesOn) {
 
 TEST_F(RepliesCli, HelpListsTheTasks) {
   const Outcome help = Call({"eval", "--help-all"});
-  for (const char* task : {"gsm8k", "humaneval", "humaneval_instruct", "--allow-code"})
+  for (const char* task : {"gsm8k", "gsm8k_cot", "humaneval", "humaneval_instruct", "--allow-code"})
     EXPECT_NE(help.out.find(task), std::string::npos) << task << " in\n" << help.out;
 }
 
