@@ -60,8 +60,9 @@ void CommonOptions::AddThreadsTo(CLI::App& app) {
   app.add_option(
          "--products", products,
          "precision of products on a CPU: float32, or bfloat16, which rounds activations, gradients and weights\n"
-         "for the products and takes half the time or less with AVX512-BF16 and AMX. auto: bfloat16 on such\n"
-         "a CPU where layers are selected, a repair is fitted or a model is trained, else float32\n"
+         "for the products (or activations to 8 bits where weights are quantised) and takes half the time or\n"
+         "less with AVX512-BF16 and AMX. auto: bfloat16 on such a CPU where layers are selected, a repair is\n"
+         "fitted or a model is trained, else float32\n"
          "(docs/dev/cpu.md#products-in-bfloat16)")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
       ->capture_default_str();

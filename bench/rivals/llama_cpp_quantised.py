@@ -3,12 +3,16 @@
 
     pip install xllamacpp
     bench/rivals/llama_cpp_quantised.py --shiftrt build/release/bin/shiftrt --gguf model-q4_k_m.gguf --rounds 3 --json result.json
+    bench/rivals/llama_cpp_quantised.py ... --llama-bench llama.cpp/build/bin/llama-bench
 
 xllamacpp is a package with a built llama.cpp. Each round starts a new process of either program, which reads a prompt of
 --prefill tokens and generates --decode tokens greedily after it. The table has the medians, the median of the
 rounds' ratios, and the floor of decoding: the bytes of the file over the read bandwidth that `shiftrt bench cpu` measured in
 the same round. The largest resident memory of each process, which includes the mapped file, and the
 seconds from its start to the first token of a short prompt are measured too.
+
+The package's instructions are those of AVX2. With --llama-bench, a llama.cpp that was built for this machine is timed
+instead, and shiftrt with float32 and with rounded products: tokens per second alone.
 """
 import argparse
 import importlib.metadata
@@ -78,6 +82,42 @@ def shiftrt(options, work):
             "decode_floor": bandwidth / options.gguf.stat().st_size, "read_bandwidth": bandwidth}
 
 
+def shiftrt_bench(options, products, work):
+    report = Path(work, "bench.json")
+    measured([options.shiftrt, "bench", "cpu", "--model", options.gguf, "--threads", options.threads, "--prefill", options.prefill,
+              "--context", 1, "--decode", options.decode, "--sequences", 1, "--rounds", 1, "--products", products, "--quiet",
+              "--json", report])
+    result = json.loads(report.read_text())
+    return {"prefill": result["prefill_tokens_per_second"], "decode": result["decode_tokens_per_second"],
+            "read_bandwidth": result["read_bandwidth"]}
+
+
+def llama_bench(options):
+    _, output, _ = measured([options.llama_bench, "-m", options.gguf, "-p", options.prefill, "-n", options.decode, "-t", options.threads,
+                             "-r", 1, "-o", "json"])
+    tests = json.JSONDecoder().raw_decode(output[output.index("[\n"):])[0]
+    return {("prefill" if test["n_prompt"] > 0 else "decode"): test["avg_ts"] for test in tests}
+
+
+def compare_with_build(options):
+    """Rounds of three: shiftrt with either kind of products, and the llama-bench that the user built."""
+    rounds = []
+    with tempfile.TemporaryDirectory() as work:
+        for _ in range(options.rounds):
+            rounds.append({"llama.cpp": llama_bench(options), "float32": shiftrt_bench(options, "float32", work),
+                           "rounded": shiftrt_bench(options, "bfloat16", work)})
+            print(json.dumps(rounds[-1]), file=sys.stderr)
+    result = provenance() | {"llama.cpp": "llama-bench, built for this machine", "file": options.gguf.name,
+                             "file_bytes": options.gguf.stat().st_size, "threads": options.threads, "prefill": options.prefill,
+                             "decode": options.decode, "rounds": rounds}
+    for key in ("prefill", "decode"):
+        for ours in ("float32", "rounded"):
+            ratio = result[f"{key}_ratio_{ours}"] = statistics.median(one[ours][key] / one["llama.cpp"][key] for one in rounds)
+            medians = [statistics.median(one[name][key] for one in rounds) for name in (ours, "llama.cpp")]
+            print(f"{key:8} {ours:8} {medians[0]:8.2f} {medians[1]:8.2f} tokens/s  ratio {ratio:.2f}")
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shiftrt", type=Path)
@@ -86,6 +126,7 @@ def main():
     parser.add_argument("--decode", type=int, default=64)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--llama-bench", type=Path, help="a llama-bench that was built for this machine")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -93,6 +134,11 @@ def main():
         return llama(options)
     if options.shiftrt is None:
         parser.error("--shiftrt is required")
+    if options.llama_bench is not None:
+        result = compare_with_build(options)
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=2) + "\n")
+        return 0
 
     rounds = []
     with tempfile.TemporaryDirectory() as work:

@@ -2,10 +2,10 @@
 // Products of many prepared rows of x with rows of quantised blocks, by an instruction that multiplies four unsigned
 // bytes with four signed ones and adds the products to a 32-bit sum: that of AVX512-VNNI, or EmulatedIntegers. The
 // words of blocks of 16 rows of w are transposed, so that a lane belongs to a row, and their bits become bytes there. x
-// has 16 bits: its upper bytes are multiplied first, and their sum times 256 is where that of the lower bytes begins.
-// The sums of a group, or of each of its halves if they have scales of their own, are exact; they are then multiplied
-// by the scale of the row and the unit of x, and added in float32, one group after the other. Everything is in an
-// anonymous namespace on purpose, as in simd_body_impl.h.
+// has two bytes: the upper ones are multiplied first, and their sum times 256 is where that of the lower ones begins.
+// In rounded products x has one byte. The sums of a group, or of each of its halves if they have scales of their own,
+// are exact; they are then multiplied by the scale of the row and the unit of x, and added in float32, one group after
+// the other. Everything is in an anonymous namespace on purpose, as in simd_body_impl.h.
 #pragma once
 
 #include <algorithm>
@@ -38,9 +38,11 @@ struct EmulatedIntegers {
   }
 };
 
-// A row of x, rounded: x = u n in each group, with |n| <= 32639, so that both bytes of n are signed.
+// A row of x, rounded: x = u n in each group. n has kBytes signed bytes: |n| <= 127 or 32639.
+template <int kBytes>
 struct PreparedFours {
-  int8_t* bytes;     // (k / 32, 2, 32): of each group the upper bytes, n + 128 divided by 256, and n - 256 times these
+  // (k / 32, kBytes, 32): of each group n, or the upper bytes, n + 128 divided by 256, and n - 256 times these.
+  int8_t* bytes;
   float* units;      // (k / 32), u
   float* sums;       // (k / 32), u times the sum of n
   float* half_sums;  // (k / 16)
@@ -48,23 +50,25 @@ struct PreparedFours {
   // In memory of Bytes(k), 64-byte aligned.
   PreparedFours(std::byte* memory, int64_t k)
       : bytes(reinterpret_cast<int8_t*>(memory)),
-        units(reinterpret_cast<float*>(memory + 2 * k)),
+        units(reinterpret_cast<float*>(memory + kBytes * k)),
         sums(units + k / kGroup),
         half_sums(sums + k / kGroup) {}
   static int64_t Bytes(int64_t k) {
-    const int64_t bytes = 2 * k + 4 * k / kGroup * static_cast<int64_t>(sizeof(float));
+    const int64_t bytes = kBytes * k + 4 * k / kGroup * static_cast<int64_t>(sizeof(float));
     return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
   }
 };
 
-inline void PrepareFours(const float* x, int64_t k, std::byte* memory) {
-  const PreparedFours out(memory, k);
+template <int kBytes>
+void PrepareFours(const float* x, int64_t k, std::byte* memory) {
+  const PreparedFours<kBytes> out(memory, k);
   for (int64_t group = 0; group < k / kGroup; ++group) {
-    const RoundedGroup rounded(x + group * kGroup, 32639);
+    const RoundedGroup rounded(x + group * kGroup, kBytes == 1 ? 127 : 32639);
+    int8_t* const bytes = out.bytes + kBytes * group * kGroup;
     for (int i = 0; i < kGroup; ++i) {
-      const int32_t upper = (rounded.integers[i] + 128) >> 8;
-      out.bytes[2 * group * kGroup + i] = static_cast<int8_t>(upper);
-      out.bytes[(2 * group + 1) * kGroup + i] = static_cast<int8_t>(rounded.integers[i] - 256 * upper);
+      const int32_t upper = kBytes == 1 ? rounded.integers[i] : (rounded.integers[i] + 128) >> 8;
+      bytes[i] = static_cast<int8_t>(upper);
+      if constexpr (kBytes == 2) bytes[kGroup + i] = static_cast<int8_t>(rounded.integers[i] - 256 * upper);
     }
     out.units[group] = rounded.unit;
     out.sums[group] = rounded.unit * static_cast<float>(rounded.halves[0] + rounded.halves[1]);
@@ -227,8 +231,8 @@ void UnpackRows(const std::byte* w, int64_t row_bytes, int64_t rows, int64_t gro
 
 // to[i][j] += the product of row i of x and row j of w over the groups of one panel, for i < kIntegerRows and
 // j < 16 kColumns. `group` is the first group of the panel. Of x, `rows` rows are there, as in UnpackRows.
-template <typename Integers, int kColumns, int kHalves>
-void IntegerTile(const PreparedFours* x, int64_t rows, const IntegerPanel<kHalves>& panel, int64_t group,
+template <typename Integers, int kBytes, int kColumns, int kHalves>
+void IntegerTile(const PreparedFours<kBytes>* x, int64_t rows, const IntegerPanel<kHalves>& panel, int64_t group,
                  int64_t groups, float* to) {
   const int8_t* bytes[kIntegerRows];
   const float *units[kIntegerRows], *sums[kIntegerRows];
@@ -236,7 +240,7 @@ void IntegerTile(const PreparedFours* x, int64_t rows, const IntegerPanel<kHalve
 #pragma GCC unroll 4
   for (int i = 0; i < kIntegerRows; ++i) {
     const int64_t from = std::min<int64_t>(i, rows - 1);
-    bytes[i] = x[from].bytes + 2 * group * kGroup;
+    bytes[i] = x[from].bytes + kBytes * group * kGroup;
     units[i] = x[from].units + group;
     sums[i] = (kHalves == 2 ? x[from].half_sums : x[from].sums) + group * kHalves;
 #pragma GCC unroll 3
@@ -257,13 +261,15 @@ void IntegerTile(const PreparedFours* x, int64_t rows, const IntegerPanel<kHalve
         }
       }
     };
-    const int64_t upper = part / kHalves * 2 * kGroup + part % kHalves * (kGroup / 2);
+    const int64_t upper = part / kHalves * kBytes * kGroup + part % kHalves * (kGroup / 2);
     add(upper);
+    if constexpr (kBytes == 2) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kIntegerRows; ++i)
+      for (int i = 0; i < kIntegerRows; ++i)
 #pragma GCC unroll 3
-      for (int c = 0; c < kColumns; ++c) sum[i][c] <<= 8;
-    add(upper + kGroup);
+        for (int c = 0; c < kColumns; ++c) sum[i][c] <<= 8;
+      add(upper + kGroup);
+    }
 #pragma GCC unroll 3
     for (int c = 0; c < kColumns; ++c) {
       const SixteenFloats scale = Lanes512::Load(panel.scales[part] + c * kIntegerLanes);
@@ -282,13 +288,13 @@ void IntegerTile(const PreparedFours* x, int64_t rows, const IntegerPanel<kHalve
 
 // The products of at most kIntegerBlock rows of x with `cols` <= kIntegerCols rows of w, into sums (rows,
 // kIntegerCols).
-template <typename Integers, typename Format, int kHalves>
-void SumPanels(std::span<const PreparedFours> x, const std::byte* w, int64_t k, int64_t cols, float* sums) {
+template <typename Integers, typename Format, int kBytes, int kHalves>
+void SumPanels(std::span<const PreparedFours<kBytes>> x, const std::byte* w, int64_t k, int64_t cols, float* sums) {
   const int64_t row_bytes = k / kGroup / Format::kGroups * Format::kBytes, m = std::ssize(x);
   const int columns = static_cast<int>((cols + kIntegerLanes - 1) / kIntegerLanes);
-  const auto tile = columns == 1   ? &IntegerTile<Integers, 1, kHalves>
-                    : columns == 2 ? &IntegerTile<Integers, 2, kHalves>
-                                   : &IntegerTile<Integers, 3, kHalves>;
+  const auto tile = columns == 1   ? &IntegerTile<Integers, kBytes, 1, kHalves>
+                    : columns == 2 ? &IntegerTile<Integers, kBytes, 2, kHalves>
+                                   : &IntegerTile<Integers, kBytes, 3, kHalves>;
   IntegerPanel<kHalves> panel;
   std::fill_n(sums, m * kIntegerCols, 0.0f);
   for (int64_t group = 0; group < k / kGroup; group += kGroupsOfBlock) {
@@ -300,26 +306,28 @@ void SumPanels(std::span<const PreparedFours> x, const std::byte* w, int64_t k, 
     }
     for (int64_t i = 0; i < m; i += kIntegerRows) {
       for (int64_t ahead = i + kIntegerRows; ahead < std::min(m, i + 2 * kIntegerRows); ++ahead)
-        for (int64_t at = 0; at < 2 * groups * kGroup; at += kCacheLine)
-          __builtin_prefetch(x[ahead].bytes + 2 * group * kGroup + at);
+        for (int64_t at = 0; at < kBytes * groups * kGroup; at += kCacheLine)
+          __builtin_prefetch(x[ahead].bytes + kBytes * group * kGroup + at);
       tile(x.data() + i, m - i, panel, group, groups, sums + i * kIntegerCols);
     }
   }
 }
 
-template <typename Integers>
+template <typename Integers, int kBytes>
 void IntegerTiles(const std::byte* prepared, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
                   int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
-  std::vector<PreparedFours> x;
-  for (int64_t i = 0; i < m; ++i) x.emplace_back(const_cast<std::byte*>(prepared) + i * PreparedFours::Bytes(k), k);
+  using Prepared = PreparedFours<kBytes>;
+  std::vector<Prepared> x;
+  for (int64_t i = 0; i < m; ++i) x.emplace_back(const_cast<std::byte*>(prepared) + i * Prepared::Bytes(k), k);
   alignas(64) float sums[kIntegerBlock * kIntegerCols];
   WithFormat(dtype, [&]<typename Format>() {
     for (int64_t j = begin; j < end; j += kIntegerCols) {
       const int64_t cols = std::min(kIntegerCols, end - j);
       for (int64_t first = 0; first < m; first += kIntegerBlock) {
         const int64_t rows = std::min(kIntegerBlock, m - first);
-        SumPanels<Integers, Format, HalvesOf<Format>()>(
-            std::span(x).subspan(first, rows), static_cast<const std::byte*>(w) + j * BytesOf(dtype, k), k, cols, sums);
+        SumPanels<Integers, Format, kBytes, HalvesOf<Format>()>(
+            std::span<const Prepared>(x).subspan(first, rows), static_cast<const std::byte*>(w) + j * BytesOf(dtype, k),
+            k, cols, sums);
         for (int64_t i = 0; i < rows; ++i) {
           float* const out = y + (first + i) * y_stride + j;
           for (int64_t c = 0; c < cols; ++c)
@@ -328,6 +336,11 @@ void IntegerTiles(const std::byte* prepared, int64_t m, const void* w, DType dty
       }
     }
   });
+}
+
+template <typename Integers, int kBytes>
+constexpr IntegerProduct MakeIntegerProduct() {
+  return {&PreparedFours<kBytes>::Bytes, &PrepareFours<kBytes>, &IntegerTiles<Integers, kBytes>};
 }
 
 }  // namespace

@@ -232,12 +232,15 @@ const IntegerProduct& FewRowsProduct(const Context& context) {
   return context.isa >= Isa::kAvx512BFloat16 ? kAvx512IntegerRows : BodyFor(context.isa).quantised_rows;
 }
 
-// The product with quantised blocks that takes so many rows of x, rounded, or null if x is multiplied as it is.
+// The product with quantised blocks that takes so many rows of x as integers, or null if it has other operands:
+// float32, or bfloat16 on AMX.
 const IntegerProduct* IntegerProductFor(const Context& context, int64_t rows) {
   const bool blocked = context.isa >= Isa::kAvx512BFloat16;
   if (rows <= (blocked ? kFewIntegerRows : kFewQuantisedRows)) return &FewRowsProduct(context);
+  if (!blocked) return nullptr;
   const bool rounded = context.products == Products::kBFloat16 && rows > kMostTiledRows;
-  return blocked && !rounded ? &kAvx512IntegerProduct : nullptr;
+  if (!rounded) return &kAvx512IntegerProduct;
+  return context.isa == Isa::kAmx ? nullptr : &kAvx512RoundedIntegerProduct;
 }
 
 void CheckProduct(MatrixView<const float> x, const TensorView& w, const TensorView& bias, MatrixView<float> y) {

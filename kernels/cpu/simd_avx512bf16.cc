@@ -34,6 +34,7 @@ using Integers = EmulatedIntegers;
 }  // namespace
 
 extern const IntegerProduct kAvx512IntegerRows = {&PreparedBytes, &PrepareGroups, &QuantisedRows<DotsOfPairs>};
-extern const IntegerProduct kAvx512IntegerProduct = {&PreparedFours::Bytes, &PrepareFours, &IntegerTiles<Integers>};
+extern const IntegerProduct kAvx512IntegerProduct = MakeIntegerProduct<Integers, 2>();
+extern const IntegerProduct kAvx512RoundedIntegerProduct = MakeIntegerProduct<Integers, 1>();
 extern const BlockProduct kAvx512RoundedProduct = MakePairProduct<Pairs>();
 }  // namespace shiftrt

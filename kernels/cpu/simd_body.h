@@ -82,7 +82,7 @@ struct BlockProduct {
 
 constexpr int64_t kMostTiledRows = 24;  // the most rows of x that SimdBody::quantised_tiles takes
 
-// A product of any number of rows of x, rounded to 16 bits within each 32 elements, with rows of quantised blocks.
+// A product of any number of rows of x, rounded to 16 or 8 bits within each 32 elements, with rows of quantised blocks.
 struct IntegerProduct {
   // Writes a row of x, rounded, to memory of prepared_bytes(k) bytes, 64-byte aligned.
   int64_t (*prepared_bytes)(int64_t k);
@@ -156,9 +156,10 @@ extern const BlockProduct kAmxFloat16Product;
 // of that operand meets many rows.
 extern const BlockProduct kAmxFloat32Product;
 
-// SimdBody::quantised_rows with the instructions of AVX512-VNNI, and as a blocked product.
+// SimdBody::quantised_rows with the instructions of AVX512-VNNI, and as a blocked product of 16 bits, and of 8 bits.
 extern const IntegerProduct kAvx512IntegerRows;
 extern const IntegerProduct kAvx512IntegerProduct;
+extern const IntegerProduct kAvx512RoundedIntegerProduct;
 
 // Products of operands that are rounded to bfloat16, for a right operand of any stored type.
 extern const BlockProduct kAvx512RoundedProduct;
