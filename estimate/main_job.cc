@@ -51,12 +51,14 @@ class Planner {
   }
   int64_t removed_blocks() const { return plan_.units / (plan_.halves ? 2 : 1); }
 
-  // There may be as many runs as blocks while nobody knows which blocks are removed.
+  // There may be as many runs as blocks while nobody knows which blocks are removed, unless the criterion takes one
+  // run.
   void CountSites() {
     const PruneSpec& prune = recipe_.prune;
     plan_.units = RemovalCount(prune, weights_);
     plan_.halves = prune.halves();
-    const Looks looks = prune.layers.empty() ? FindCriterion(prune.criterion).looks_at : Looks::kShape;
+    const Criterion* const criterion = prune.layers.empty() ? &FindCriterion(prune.criterion) : nullptr;
+    const Looks looks = criterion != nullptr ? criterion->looks_at : Looks::kShape;
     plan_.selects = looks == Looks::kPass;
     if (looks == Looks::kShape) {
       NoProgress quiet;
@@ -64,10 +66,14 @@ class Planner {
     }
     plan_.mode = ModeOf(recipe_, job_.split > 1);
     plan_.loads = !recipe_.gram.load.empty();
-    plan_.sites = correction_.makes == Makes::kNothing       ? 0
-                  : plan_.removed.empty()                    ? plan_.units
-                  : correction_.per_block() && !recipe_.span ? std::ssize(SitesOf(plan_.removed))
-                                                             : std::ssize(RunsOf(plan_.removed));
+    const bool known = !plan_.removed.empty(), each_block = correction_.per_block() && !recipe_.span;
+    runs_ = known                                            ? std::ssize(RunsOf(plan_.removed))
+            : criterion != nullptr && criterion->consecutive ? std::min<int64_t>(plan_.units, 1)
+                                                             : plan_.units;
+    plan_.sites = correction_.makes == Makes::kNothing ? 0
+                  : !each_block                        ? runs_
+                  : known                              ? std::ssize(SitesOf(plan_.removed))
+                                                       : plan_.units;
     plan_.adapter_parameters = AdapterParameters();
   }
 
@@ -95,8 +101,7 @@ class Planner {
     plan_.pass = PlanSelectionPass(resolved, weights_, plan_.fit.tokens(), machine);
   }
 
-  // Each removed block may be a run of its own while nobody knows which they are, and all blocks that stay may be
-  // healed.
+  // All blocks that stay may be healed while nobody knows which blocks are removed.
   void CountSequentialFit() {
     const bool known = !plan_.removed.empty(), heals = recipe_.heal != Heal::kOff;
     const std::vector<Site> runs = known ? RunsOf(plan_.removed) : std::vector<Site>();
@@ -105,7 +110,7 @@ class Planner {
     };
     if (correction_.fitted_in_sequence()) {
       const SiteInput input = correction_.first_input();
-      if (!known) add(plan_.units, kDownProjection.Width(input, config_));
+      if (!known) add(runs_, kDownProjection.Width(input, config_));
       for (const Site& run : runs) {
         const Projection& before = run.begin() % 2 == 0 ? kDownProjection : kOutputProjection;
         add(1, run.begin() == 0 ? config_.hidden : before.Width(input, config_));
@@ -119,8 +124,7 @@ class Planner {
       if (recipe_.heal == Heal::kAll) add(after, kOutputProjection.Inputs(config_));
     }
     // The adapters on the normed stream are fitted after the projections before them.
-    if (correction_.fitted_in_sequence() && correction_.normed_adapters())
-      add(known ? std::ssize(runs) : plan_.units, config_.hidden);
+    if (correction_.fitted_in_sequence() && correction_.normed_adapters()) add(runs_, config_.hidden);
     plan_.sequential = !sequential_inputs_.empty();
     if (!plan_.sequential) return;
     const int64_t first = known ? SequentialFitStart(plan_.removed) : 0;
@@ -294,6 +298,7 @@ class Planner {
   // The inputs of each projection, or stream with one, that a sequential fit fits, at most, and the blocks that it
   // runs, on one stream after another.
   std::vector<int64_t> sequential_inputs_;
+  int64_t runs_ = 0;  // the most runs of removed blocks that there can be
   int64_t sequential_rows_ = 0;
 };
 

@@ -98,11 +98,16 @@ SelectionPass PlanSelectionPass(const Recipe& recipe, const Weights& weights, in
 }
 
 Selection SharedCalibration::Select(const ShiftJob& job, const Recipe& recipe) {
+  return std::move(Select(job, recipe, {}).front());
+}
+
+std::vector<Selection> SharedCalibration::Select(const ShiftJob& job, const Recipe& recipe,
+                                                 const std::vector<PruneSpec>& others) {
+  std::vector<PruneSpec> specs = {recipe.prune};
+  specs.insert(specs.end(), others.begin(), others.end());
   const Weights& weights = *job.model.weights;
   const CriterionInput input = {job.context, job.model.weights, &job.calibration.fit, recipe.seed};
-  const auto select = [&](std::span<Probe* const> others) {
-    return SelectLayers(recipe.prune, input, job.progress, others);
-  };
+  const auto select = [&](std::span<Probe* const> probes) { return SelectLayers(specs, input, job.progress, probes); };
   if (job.calibration.fit.empty()) return select({});
   int64_t tokens = 0;
   for (const Batch& batch : job.calibration.fit) tokens += batch.size();
@@ -112,14 +117,14 @@ Selection SharedCalibration::Select(const ShiftJob& job, const Recipe& recipe) {
       sums_.sites.emplace_back(Site{layer}, job.hidden(), SiteInput::kStream, recipe.weighting);
     RidgeProbe probe(&sums_.fit_batches);
     for (SiteSums& site : sums_.sites) probe.Add(site, site.fit);
-    Probe* const others[] = {&probe};
-    return select(others);
+    Probe* const probes[] = {&probe};
+    return select(probes);
   }
   if (pass.depths.empty()) return select({});
   try {
     streams_.emplace(pass.depths, std::ssize(job.calibration.fit));
-    Probe* const others[] = {&*streams_};
-    return select(others);
+    Probe* const probes[] = {&*streams_};
+    return select(probes);
   } catch (const OutOfMemory&) {  // a GPU may have room without them
     streams_.reset();
   }

@@ -181,7 +181,7 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
              "  mpirun -n 8 shiftrt eval --model out --tasks paper7 --data data    (docs/scale.md)\n"
              "  mpirun -n 4 shiftrt eval --model Llama-2-70b-hf --tasks paper7 --data data --split 4");
   return [options, &app] {
-    options->recipe.TakeNamed(app);
+    options->recipe.TakeNamed(app, options->common.split != 1);
     return Run(*options);
   };
 }

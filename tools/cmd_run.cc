@@ -483,7 +483,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "--split 4 --save out");
   return [options, &app] {
     ChooseRecipe(*options, app);
-    options->recipe.TakeNamed(app);
+    options->recipe.TakeNamed(app, options->common.split != 1);
     for (const char* option : {"--recover-text", "--recover-loss", "--recover-rate"})
       if (options->recover.empty() && app.count(option) > 0)
         FailUsage("{} {}: it goes with --recover BUDGET or --recipe recover", option, app[option]->as<std::string>());

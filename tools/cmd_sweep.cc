@@ -23,7 +23,7 @@ constexpr const char* kAmount = "0.25";  // the amount for a criterion that is g
 struct SweepOptions {
   CommonOptions common;
   EvaluationOptions evaluation{""};
-  std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report, journal;
+  std::string preset, prune = "streamline:0.25", calib, text, protocol = "gptq", csv, markdown, report, journal;
   std::vector<std::string> correction = {"lra"}, calibration_mode = {"independent"}, token_weight = {"none"};
   std::vector<std::string> recipes;
   std::vector<std::string> heal = {"off"}, lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};

@@ -24,13 +24,13 @@ struct SettingHelp {
 };
 constexpr SettingHelp kHelp[] = {
     {"prune",
-     "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half] or layers=3.attn,5,8-10. An amount is\n"
-     "a share of the layers (0.25), a number of layers (8), what is to stay without adapters (params=6.3B or\n"
-     "bytes=12GiB), or max-kl=0.2: as many as leave the repaired model within this divergence from the original,\n"
-     "nats per token of held-out calibration text. With unit=half every criterion but prune-comp scores attention\n"
-     "and MLP of a block apart; a share then removes halves of no more bytes than those blocks have, a number\n"
-     "counts halves, and angular and streamline remove consecutive halves. Half blocks leave as hf-lra, and from\n"
-     "Llama, Mistral and Qwen 2 as gguf"},
+     "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half] or layers=3.attn,5,8-10 (default with\n"
+     "--split, --save-gram and --load-gram: bi:0.25). An amount is a share of the layers (0.25), a number of layers\n"
+     "(8), what is to stay without adapters (params=6.3B or bytes=12GiB), or max-kl=0.2: as many as leave the\n"
+     "repaired model within this divergence from the original, nats per token of held-out calibration text. With\n"
+     "unit=half every criterion but prune-comp scores attention and MLP of a block apart; a share then removes\n"
+     "halves of no more bytes than those blocks have, a number counts halves, and angular and streamline remove\n"
+     "consecutive halves. Half blocks leave as hf-lra, and from Llama, Mistral and Qwen 2 as gguf"},
     {"rank", "rank of the adapters: a number, full, energy:SHARE (of each fit) or budget:PARAMETERS (of all adapters)"},
     {"correction", "what replaces the removed blocks (default: joint, or lra with an option that joint does not take):",
      CorrectionsHelp},
@@ -100,8 +100,15 @@ void RecipeOptions::AddTo(CLI::App& app) {
                  "fit from the total of the sums in these files, without a pass over calibration text");
 }
 
-void RecipeOptions::TakeNamed(CLI::App& app) const {
+void RecipeOptions::TakeNamed(CLI::App& app, bool split) {
+  const bool given = app.count("--prune") > 0;
   if (!named.empty()) TakeRecipe(app, named);
+  // No process of a split model has the streams before and after several blocks, and a file of sums has scores of
+  // single blocks only.
+  constexpr std::string_view kRuns = "streamline:", kBlocks = "bi:";
+  std::string& prune = words.at("prune");
+  if (!given && (split || !load_gram.empty() || !save_gram.empty()) && prune.starts_with(kRuns))
+    prune.replace(0, kRuns.size(), kBlocks);
 }
 
 Recipe RecipeOptions::Parse(uint64_t seed) const {

@@ -37,8 +37,9 @@ struct RecipeOptions {
   bool yes = false;                                                         // see CheckRemoval (tools/selection.h)
 
   void AddTo(CLI::App& app);
-  // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does.
-  void TakeNamed(CLI::App& app) const;
+  // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does. Where nobody names layers,
+  // those of a `split` model and of saved sums are chosen one by one.
+  void TakeNamed(CLI::App& app, bool split);
   // Throws UsageError for what does not parse.
   Recipe Parse(uint64_t seed) const;
   // The calibration text, pulled if it has to be; without a source if nothing reads it and none is named. Throws

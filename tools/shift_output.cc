@@ -180,7 +180,19 @@ std::string GainText(const GainReport& gain) {
              : text + fmt::format(";\nit returns {:.0f}% of what pruning cost", 100 * gain.Share());
 }
 
+std::string OtherChoiceText(const OtherChoice& other, const GainReport& gain, const PruneSpec& prune) {
+  PruneSpec proposed = prune;
+  proposed.criterion = other.criterion;
+  return fmt::format(
+      "{} would remove {}; without a repair, the loss is then {:.4f} instead of {:.4f}, lower by {:.4f}{};\ntry "
+      "--prune {}, and compare the repaired models",
+      other.criterion, Names(other.removed), other.pruned, gain.pruned, other.gain, PlusMinus(other.error, 4),
+      Format(proposed));
+}
+
 void PrintProposals(const RepairReport& report, const Recipe& recipe) {
+  if (report.other && report.gain && report.other->Clear())
+    fmt::print("{}\n\n", OtherChoiceText(*report.other, *report.gain, recipe.prune));
   if (!report.gain || report.gain->Clear()) return;
   fmt::print("what may help more:\n");
   if (!report.sites.empty() && recipe.gram.load.empty())

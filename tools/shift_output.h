@@ -31,8 +31,10 @@ void PrintQuantised(const QuantiseReport& rounded);
 
 // Tells in a sentence of two lines how much the repair gains on held-out calibration text.
 std::string GainText(const GainReport& gain);
-// Names what may help more than a repair by `recipe` whose gain does not stand out of its error, and what that costs.
-// Prints nothing for another one.
+// Says that another criterion would remove layers that cost less.
+std::string OtherChoiceText(const OtherChoice& other, const GainReport& gain, const PruneSpec& prune);
+// Prints that where it is clear. Of a repair by `recipe` whose gain does not stand out of its error, also names what may
+// help more, and what that costs.
 void PrintProposals(const RepairReport& report, const Recipe& recipe);
 
 // The results of a run as --json writes them: its record without the settings.

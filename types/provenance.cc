@@ -156,6 +156,15 @@ void ForEachField(Record& gain, const Visit& visit) {
   visit("kept", gain.kept);
 }
 
+template <Is<OtherChoice> Record, typename Visit>
+void ForEachField(Record& other, const Visit& visit) {
+  visit("criterion", other.criterion);
+  visit("removed", other.removed);
+  visit("pruned", other.pruned);
+  visit("gain", other.gain);
+  visit("error", other.error, std::numeric_limits<double>::infinity());
+}
+
 template <Is<CutReport> Record, typename Visit>
 void ForEachField(Record& cut, const Visit& visit) {
   visit("units", cut.units);
@@ -244,6 +253,7 @@ void AddRepair(const RepairReport& repair, Json& json) {
   if (repair.healing) json["healing"] = RecordJson(*repair.healing);
   if (repair.quantised) json["quantised"] = RecordJson(*repair.quantised);
   if (repair.gain) json["gain"] = RecordJson(*repair.gain);
+  if (repair.other) json["other_choice"] = RecordJson(*repair.other);
   json["seconds"] = RecordJson(repair.seconds);
   if (repair.seconds.evaluate) json["seconds"]["evaluate"] = *repair.seconds.evaluate;
 }
@@ -268,6 +278,7 @@ RepairReport ReadRepair(const Reader& from) {
   if (from["healing"].is_object()) repair.healing = ReadRecord<GateVerdict>(from["healing"]);
   if (from["quantised"].is_object()) repair.quantised = ReadRecord<QuantiseReport>(from["quantised"]);
   if (from["gain"].is_object()) repair.gain = ReadRecord<GainReport>(from["gain"]);
+  if (from["other_choice"].is_object()) repair.other = ReadRecord<OtherChoice>(from["other_choice"]);
   repair.seconds = ReadRecord<RepairSeconds>(from["seconds"]);
   if (const Json& evaluate = Reader(from["seconds"])["evaluate"]; evaluate.is_number())
     repair.seconds.evaluate = evaluate.get<double>();

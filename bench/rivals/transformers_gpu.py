@@ -5,8 +5,8 @@
 
 The models have random bfloat16 weights of the given shape: the original, and one with a quarter fewer layers. The script
 decodes one sequence greedily, alternates between the models, and prints medians. It runs transformers as it is or, with
---compile, with a static cache and torch.compile, whose kernels are launched as one graph. scripts/gpu-check runs it if
-both packages are installed.
+--compile, with a static cache and torch.compile, whose kernels are launched as one graph. scripts/gpu-run
+starts it and records its failure where a package is missing.
 """
 import argparse
 import json

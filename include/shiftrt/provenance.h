@@ -116,6 +116,19 @@ struct QuantiseReport {
   double error = std::numeric_limits<double>::quiet_NaN();
 };
 
+/// A choice of as many blocks as were removed, by another criterion. Its loss was measured on the tokens of GainReport,
+/// without a repair.
+struct OtherChoice {
+  std::string criterion = {};           ///< a name that Criteria() lists
+  std::vector<BlockPart> removed = {};  ///< what it would remove
+  double pruned = 0;                    ///< loss without these layers, nats per token
+  double gain = 0;   ///< by which that is below the loss without the removed layers and without a repair
+  double error = 0;  ///< paired standard error of the gain over the sequences; infinite for a single sequence
+
+  /// \return whether the gain is more than twice its error
+  bool Clear() const { return gain > 2 * error; }
+};
+
 /// A cut that the search for PruneSpec::max_divergence repaired and measured.
 struct CutReport {
   int64_t units = 0;                    ///< blocks, or halves, that were removed
@@ -138,6 +151,7 @@ struct RepairReport {
   std::vector<std::string> untried = {};    ///< fits that it could not try, with the reason
   std::vector<GateVerdict> gate = {};       ///< empty unless Recipe::gate
   std::optional<GainReport> gain = {};      ///< no value without held-out text, or if Recipe::benefit asks for none
+  std::optional<OtherChoice> other = {};    ///< with `gain`, where `bi` chose other blocks than `streamline` does
   std::optional<QuantiseReport> quantised = {};  ///< no value unless Recipe::quantise names a mixture
   RepairSeconds seconds = {};                    ///< where the time went
 };

@@ -256,7 +256,7 @@ std::vector<Choice> MixtureNames();
 
 /// Says what to remove and how to repair it.
 struct Recipe {
-  PruneSpec prune = {.criterion = "bi", .ratio = 0.25};  ///< what is removed
+  PruneSpec prune = {.criterion = "streamline", .ratio = 0.25};  ///< what is removed
   /// Says what takes the place of the removed blocks: a name that Corrections() lists, such as "lra" (linear residual
   /// adapters), "refit", "joint", "none" or "auto". Without a name it is the one that CorrectionName() returns.
   std::string correction = {};

@@ -322,7 +322,7 @@ class Model:
 
         Args:
             prune: what is removed, in the words of the command line: "bi:0.25", "streamline:8", "layers=3.attn,5,8-10"; or a list of
-                layers and halves, [5, 8, "9.mlp"]. By default as the recipe says, or "bi:0.25".
+                layers and halves, [5, 8, "9.mlp"]. By default as the recipe says, or "streamline:0.25".
             recipe: settings by name: "paper", "stock", "adapters", "best", "portable", or "recover", which has a training (`recover`).
                 `shiftrt.recipes()` lists them.
             text: calibration text: the name of a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4", also with the

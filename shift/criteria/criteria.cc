@@ -65,15 +65,15 @@ const std::vector<Criterion>& Criteria() {
       rank = {{"rank", 64}}, tokens = {{"tokens", 0}}, both = {{"rank", 64}, {"tokens", 0}},
       some_tokens = {{"tokens", 8192}}, budget = {{"minutes", 10}, {"rounds", 0}, {"tokens", 4096}, {"rank", 64}};
   static const std::vector<Criterion> table = {
-      // name, summary, options, looks_at, scores_stand_alone, accepts, plug, select
+      // name, summary, options, looks_at, scores_stand_alone, accepts, plug, select, consecutive
       {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", none, kPass, true, kAny,
        &PlugBlocks, &SelectByBlockInfluence},
       {"bi:frobenius", "1 - one cosine of the stream before and after the block, over all tokens", none, kPass, true,
        kAny, &PlugBlocks, &SelectByFrobenius},
       {"angular", "consecutive blocks: mean angle between the last token's stream before and after them, over pi", none,
-       kPass, false, kAny, &PlugWindow, &SelectByAngle},
+       kPass, false, kAny, &PlugWindow, &SelectByAngle, true},
       {"streamline", "consecutive blocks: 1 - mean cosine of a token's stream before and after them", none, kPass,
-       false, kAny, &PlugWindow, &SelectByStreamline},
+       false, kAny, &PlugWindow, &SelectByStreamline, true},
       {"correctable", "error left after the best adapter of rank=R (64) in the block's place", rank, kPasses, false,
        kWhole, &PlugCorrections, &SelectByResidual},
       {"correctable-greedy", "lowest loss with adapters of rank=R in place, one block after another", both, kPasses,

@@ -65,6 +65,7 @@ struct Criterion {
   // Plugs its probes into the pass that all criteria share; null: it has none.
   void (*plug)(const CriterionTask& task);
   Selection (*select)(const CriterionTask& task);
+  bool consecutive = false;  // it removes one run of units
 
   bool needs_calibration() const { return looks_at >= Looks::kPass; }
   const CriterionOption* OptionNamed(std::string_view option) const;  // null where it has none of that name

@@ -16,7 +16,7 @@ struct RepairPlans {
 };
 
 // The gain of the corrected plan over the pruned one, with its paired standard error over the sequences. A corrected
-// plan that equals the pruned one is not measured again.
-GainReport MeasureGain(const RepairPlans& plans, HeldOutLoss& loss, Progress& progress);
+// plan that equals the pruned one is not measured again. Measures the choice `other`, too, if it is not null.
+GainReport MeasureGain(const RepairPlans& plans, HeldOutLoss& loss, Progress& progress, OtherChoice* other = nullptr);
 
 }  // namespace shiftrt

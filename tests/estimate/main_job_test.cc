@@ -99,6 +99,9 @@ TEST(MainJob, CountsRefitsHealingAndTheLossesOfHeldOutText) {
   const double unknown =
       (20 + 60 - 19) * SolveFlops(job.recipe.lambda, 28672, 8192) + 60 * SolveFlops(job.recipe.lambda, 8192, 8192);
   EXPECT_NEAR(PlanOf(job).Step("solve").float64, unknown, 1e-12 * unknown);
+  job.recipe.prune = ParsePrune("streamline:0.25");  // they are one run wherever they are
+  job.recipe.heal = Heal::kOff;
+  EXPECT_DOUBLE_EQ(PlanOf(job).Step("solve").float64, SolveFlops(job.recipe.lambda, 28672, 8192));
 }
 
 TEST(MainJob, CountsTheSumsThatASelectionCollects) {

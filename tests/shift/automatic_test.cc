@@ -164,6 +164,34 @@ TEST_F(Automatic, TheErrorOfAGainIsThatOfPairedSequences) {
   EXPECT_FALSE(none.Clear());
 }
 
+// The blocks of `streamline` are those that it removes when it is asked to, and the loss is that of the pruned model.
+TEST_F(Automatic, TheChoiceOfStreamlineIsMeasuredBesideThatOfBi) {
+  const auto measured = [&](const std::string& prune) {
+    Recipe options = Options(prune);
+    options.benefit = Benefit::kMeasured;
+    return Run(options);
+  };
+  int others = 0;
+  for (uint64_t seed = 3; seed < 9; ++seed) {
+    model_ = MakeModel(seed);
+    const std::string amount = seed % 2 == 0 ? ":2" : ":0.5,keep=first:1";
+    const ShiftResult single = measured("bi" + amount), together = measured("streamline" + amount);
+    EXPECT_FALSE(together.other.has_value());
+    ASSERT_TRUE(single.gain && together.gain);
+    ASSERT_EQ(single.other.has_value(), single.selection.removed != together.selection.removed) << amount;
+    if (!single.other) continue;
+    ++others;
+    EXPECT_EQ(single.other->criterion, "streamline");
+    EXPECT_EQ(single.other->removed, together.selection.removed) << amount;
+    EXPECT_NEAR(single.other->pruned, together.gain->pruned, 1e-9) << amount;
+    EXPECT_NEAR(single.other->gain, single.gain->pruned - together.gain->pruned, 1e-9) << amount;
+    EXPECT_GT(single.other->error, 0);
+  }
+  EXPECT_GE(others, 1);
+  EXPECT_FALSE(Run(Options("bi:2")).other.has_value()) << "its benefit is not measured";
+  EXPECT_FALSE(measured("reverse*:2").other.has_value());
+}
+
 TEST_F(Automatic, GateTakesFoldedWeightsOut) {
   Recipe options = Options("layers=3");
   options.correction = "laco";

@@ -38,6 +38,7 @@ TEST_F(DryRunCli, PlansAModelThatIsNotHere) {
   EXPECT_TRUE(plan["job"]["removed"].is_null());
   EXPECT_EQ(plan["memory"]["weights"], 2 * 2 * 3'187'703'808);
   EXPECT_NE(outcome.out.find("memory of the process that needs the most: "), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("those that bi chooses"), std::string::npos) << outcome.out;
   EXPECT_FALSE(plan.contains("seconds")) << "nothing measures several processes";
 }
 
