@@ -155,20 +155,30 @@ void BlockPass::Attend(const BlockStage&, int64_t slot) {
   if (gated) ops_.SplitGates(both_, a.q, head_gates_);
   k_.Forward(attention_.x, lora_, a.k);
   v_.Forward(attention_.x, lora_, a.v);
-  if (config_.block.qk_norm) {
-    if (keeps()) {
-      ops_.Copy(a.q, raw_query_);
-      ops_.Copy(a.k, raw_key_);
-    }
-    ops_.RmsNormHeads(a.q, q_norm_.operands.weight);
-    ops_.RmsNormHeads(a.k, k_norm_.operands.weight);
-  }
+  if (!config_.block.qk_norm_after_rotation) NormHeads();
   ops_.Rope(block_.layer, Rotated::kQueries, a.q);
   ops_.Rope(block_.layer, Rotated::kKeys, a.k);
+  if (config_.block.qk_norm_after_rotation) NormHeads();
   ops_.Attention(a);
   if (!gated) return;
   if (!gated_heads_.StartsAt(a.out)) ops_.Copy(a.out, gated_heads_);
   ops_.SigmoidGate(head_gates_, gated_heads_);
+}
+
+void BlockPass::NormHeads() {
+  if (!config_.block.qk_norm) return;
+  if (keeps()) {
+    ops_.Copy(heads_.q, raw_query_);
+    ops_.Copy(heads_.k, raw_key_);
+  }
+  ops_.RmsNormHeads(heads_.q, q_norm_.operands.weight);
+  ops_.RmsNormHeads(heads_.k, k_norm_.operands.weight);
+}
+
+void BlockPass::NormHeadsBackward() {
+  if (!config_.block.qk_norm) return;
+  ops_.RmsNormHeadsGradient(raw_query_, q_norm_.operands.weight, dquery_, dquery_, q_norm_.gradients.weight);
+  ops_.RmsNormHeadsGradient(raw_key_, k_norm_.operands.weight, dkey_, dkey_, k_norm_.gradients.weight);
 }
 
 void BlockPass::Gate(const BlockStage&) {
@@ -271,12 +281,10 @@ void BlockPass::HeadsBackward(DeviceMatrix<float> dx) {
   if (gated) ops_.SigmoidGateGradient(head_gates_, heads_.out, dattended_, dhead_gates_);
   ops_.AttentionGradient(heads_, dattended_, dquery_, dkey_, dvalue_);
   if (!dsinks_.empty()) ops_.AttentionSinkGradient(heads_, dattended_, dsinks_);
+  if (config_.block.qk_norm_after_rotation) NormHeadsBackward();
   ops_.RopeGradient(block_.layer, Rotated::kQueries, dquery_);
   ops_.RopeGradient(block_.layer, Rotated::kKeys, dkey_);
-  if (config_.block.qk_norm) {
-    ops_.RmsNormHeadsGradient(raw_query_, q_norm_.operands.weight, dquery_, dquery_, q_norm_.gradients.weight);
-    ops_.RmsNormHeadsGradient(raw_key_, k_norm_.operands.weight, dkey_, dkey_, k_norm_.gradients.weight);
-  }
+  if (!config_.block.qk_norm_after_rotation) NormHeadsBackward();
   if (gated) ops_.JoinGates(dquery_, dhead_gates_, both_);
   q_.Backward(attention_.x, gated ? both_ : dquery_, lora_, false, dx);
   k_.Backward(attention_.x, dkey_, lora_, true, dx);

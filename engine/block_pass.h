@@ -74,6 +74,9 @@ class BlockPass final : private Block {
   void Attend(const BlockStage&, int64_t slot) override;
   void Gate(const BlockStage&) override;
   void Finish(const BlockStage&, Halves half) override;
+  // The norms of queries and keys, in place, if the block has them.
+  void NormHeads();
+  void NormHeadsBackward();
   // activation_ from gates_ and ups_.
   void Activate();
   // True if the last product of the half that runs is wanted: for the stream, or because the gradient of its norm reads
@@ -126,8 +129,8 @@ class BlockPass final : private Block {
   // Other activations.
   DeviceMatrix<float> both_, head_gates_;    // (tokens, 2 query_dim) and (tokens, query_dim), with attention_gate
   DeviceMatrix<float> gated_heads_;          // (tokens, query_dim); in the place of heads_.out unless that is kept
-  AttentionActivations heads_;               // with the rotated queries and keys
-  DeviceMatrix<float> raw_query_, raw_key_;  // before their norms; empty without these
+  AttentionActivations heads_;               // with the queries and keys that the scores are products of
+  DeviceMatrix<float> raw_query_, raw_key_;  // as their norms read them; empty without these
   DeviceMatrix<float> mid_;                  // (tokens, hidden): the stream between the halves
   DeviceMatrix<float> gates_, ups_;          // (tokens, units); without gate, gates_ has the up projection's output
   DeviceMatrix<float> activation_;           // (tokens, units); in the place of the gates unless these are kept

@@ -47,6 +47,7 @@ struct BlockSpec {
   bool update_norms = false;   // each half norms its update before adding it
   bool qk_norm = false;        // norms of queries and keys before the rotation: of each head, or
   bool qk_norm_whole = false;  // one norm for all heads of a token together
+  bool qk_norm_after_rotation = false;
   float norm_offset = 0;       // added to the weights of all norms, the model's last one included
   bool layer_norm = false;     // all norms are LayerNorm (kernels/layernorm.h); false: RMSNorm
   bool norm_bias = false;      // with layer_norm: norms of the stream have a bias, the model's last one included

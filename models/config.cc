@@ -134,6 +134,8 @@ RopeSpec ParseRope(const ConfigReader& config, const Family& family, const Model
   } else if (kind == "dynamic") {
     // The frequencies change only beyond max_position_embeddings, and no longer sequence is run.
     settings.Number("factor", 1, 1e6);
+    if (const double alpha = of.ntk_alpha ? settings.Number("alpha", 0, 1e9, 0) : 0; alpha > 0 && rotated > 2)
+      rope.theta *= std::pow(alpha, static_cast<double>(rotated) / static_cast<double>(rotated - 2));
   } else {
     Check(kind == "default", "{}: rope type \"{}\" is not supported (known: default, dynamic, linear, llama3, yarn{})",
           file, Printable(kind), of.longrope ? ", longrope" : "");

@@ -33,6 +33,7 @@ struct FamilyRope {
   bool interleaved = false;           // RopeSpec::interleaved
   bool longrope = false;              // reads longrope, also under the names "su" and "yarn"
   bool query_beta = false;            // reads llama_4_scaling_beta
+  bool ntk_alpha = false;             // reads alpha, which stretches the base of dynamic RoPE
   bool by_layer_type = false;         // sliding layers have a RoPE of their own: ModelConfig::second_rope
   const char* local_theta = nullptr;  // the key of that one's base; null: rope_theta
 };

@@ -21,7 +21,6 @@ Activation ReadActivation(const ConfigReader& config, const char* key, const cha
 }
 
 // The activation of an MLP without gate.
-
 Activation ReadUngatedActivation(const ConfigReader& config, const char* fallback) {
   const std::string name = config.Word("hidden_act", fallback);
   if (name == "gelu") return Activation::kGelu;
@@ -32,15 +31,12 @@ Activation ReadUngatedActivation(const ConfigReader& config, const char* fallbac
 }
 
 // Reads a soft cap; 0 for none.
-
 float ReadCap(const ConfigReader& config, const char* key) {
   return config.Has(key) ? static_cast<float>(config.Number(key, 1e-6, 1e9)) : 0.0f;
 }
 
 // For each layer, true if it attends to a window: as `layer_types` says, or else as `fallback(layer)` says.
-
 template <typename Default>
-
 std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& model, const Default& fallback) {
   std::vector<bool> slides;
   if (!config.Has("layer_types")) {
@@ -60,9 +56,7 @@ std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& m
 }
 
 // BlockSpec::windows for the layers that slide: `sliding_window`, or `fallback` if config.json does not mention it.
-
 // Null and 0 mean no window, and so does a window that no position reaches.
-
 std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& model, int64_t fallback,
                                  const std::vector<bool>& slides) {
   if (config.IsNull("sliding_window") || std::find(slides.begin(), slides.end(), true) == slides.end()) return {};
@@ -75,7 +69,6 @@ std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& 
 }
 
 // The number of layers of which the last one is different.
-
 int64_t Pattern(const ConfigReader& config, const char* key, int64_t fallback) {
   return config.Integer(key, 1, 1 << 20, fallback);
 }
@@ -85,9 +78,7 @@ auto FullEvery(int64_t pattern) {
 }
 
 // BlockSpec::windows of families in which more than the window depends on whether a layer slides: a window that no
-
 // position reaches stays, so that the layers can be told apart.
-
 std::vector<int64_t> WindowsOf(const ConfigReader& config, const ModelConfig& model, const std::vector<bool>& slides) {
   const int64_t window = std::min(config.Integer("sliding_window", 1, INT64_MAX), model.max_positions);
   std::vector<int64_t> windows;
@@ -106,7 +97,6 @@ std::vector<RopeChoice> RopesOf(const std::vector<bool>& layers, RopeChoice thes
 std::vector<bool> AllLayers(const ModelConfig& model) { return std::vector<bool>(model.layers, true); }
 
 // A Llama block without biases, with which all families start.
-
 BlockSpec PlainBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block;
   block.activation = ReadActivation(config, "hidden_act", "silu");
@@ -127,7 +117,6 @@ std::vector<int64_t> QwenWindows(const ConfigReader& config, const ModelConfig& 
 }
 
 // The part that all Gemma models have in common.
-
 BlockSpec AnyGemmaBlock(const ConfigReader& config) {
   Check(!config.Flag("use_bidirectional_attention", false), "{}: use_bidirectional_attention is not supported",
         config.file());
@@ -138,10 +127,7 @@ BlockSpec AnyGemmaBlock(const ConfigReader& config) {
   return block;
 }
 
-// Released configs say "gelu" and mean its tanh form, as transformers does.
-
 // The part that Gemma 2, 3 and VaultGemma have in common, and the norms of updates, which VaultGemma lacks.
-
 BlockSpec GemmaBlock(const ConfigReader& config, const ModelConfig&) {
   BlockSpec block = AnyGemmaBlock(config);
   block.update_norms = true;
@@ -153,14 +139,11 @@ BlockSpec GemmaBlock(const ConfigReader& config, const ModelConfig&) {
 }
 
 // Norms of queries and keys, and after each half, but none before.
-
 BlockSpec NormsAfter(BlockSpec block) {
   block.input_norms = false;
   block.update_norms = block.qk_norm = true;
   return block;
 }
-
-// With a window, the layers without one have no rotary embedding.
 
 // Reads the mixtures of experts: `experts_key` has their number, `units_key` the units of each. Layers of
 // mlp_only_layers, and those whose number, counted from 1, decoder_sparse_step does not divide, have an MLP.
@@ -199,12 +182,6 @@ void ReadSharedExpert(const ConfigReader& config, BlockSpec& block) {
 float Multiplier(const ConfigReader& config, const char* key) {
   return static_cast<float>(config.Number(key, 1e-9, 1e9, 1));
 }
-
-// Granite's multipliers, of which that of the logits is not a divisor here, and norms of the updates.
-
-// Attention and MLP side by side, after one LayerNorm without bias.
-
-// Layers without window have no rotary embedding.
 
 // The mixer of each layer: as `layer_types` says, or else attention in every fourth layer, or as often as
 // `full_attention_interval` says.
@@ -390,6 +367,17 @@ BlockSpec Qwen35MoeBlock(const ConfigReader& config, const ModelConfig& model) {
   Check(block.mixed && !block.dense, "{}: layers without experts are not supported", config.file());
   ReadSharedExpert(config, block);
   block.mixture.normalised = true;
+  return block;
+}
+
+BlockSpec HunYuanBlock(const ConfigReader& config, const ModelConfig& model) {
+  // transformers reads none of these.
+  Check(config.Flag("use_qk_norm", true), "{}: use_qk_norm is false, which is not supported", config.file());
+  for (const char* key : {"use_cla", "position_embedding_xdrope"})
+    Check(!config.Flag(key, false), "{}: {} is not supported", config.file(), key);
+  BlockSpec block = PlainBlock(config, model);
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.qk_norm = block.qk_norm_after_rotation = true;
   return block;
 }
 

@@ -107,6 +107,7 @@ const std::vector<GgufArchitecture>& Architectures() {
        .places = {{"post_attention_norm.weight", {&B::post_norm}},
                   {"ssm_ba.weight", {&B::delta_b, &B::delta_a}, nullptr, DeltaBaByKeyHead},
                   {"ssm_out.weight", {&B::o}, &BlockSpec::gated_delta}}},
+      {.name = "hunyuan-dense", .families = {"HunYuanDenseV1ForCausalLM"}, .qkv_bias = false},
       {.name = "phi3",
        .families = {"Phi3ForCausalLM"},
        .partial = true,

@@ -32,7 +32,8 @@ const char* Difference(const ModelConfig& a, const ModelConfig& b) {
   };
   const auto norms = [](const BlockSpec& block) {
     return std::array{block.input_norms, block.update_norms, block.qk_norm,     block.qk_norm_whole,
-                      block.layer_norm,  block.norm_bias,    block.shared_norm, block.norm_offset != 0};
+                      block.layer_norm,  block.norm_bias,    block.shared_norm, block.norm_offset != 0,
+                      block.qk_norm_after_rotation};
   };
   if (shape(a) != shape(b)) return "sizes";
   if (a.rms_eps != b.rms_eps || norms(s) != norms(t)) return "norms";

@@ -97,7 +97,7 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
   for (const char* name : {"llama3_tied", "qwen3",       "llama_odd",       "phi3",    "gemma2",  "gemma3",
                            "ministral3",  "olmo3",       "smollm3",         "granite", "glm4",    "exaone4",
                            "qwen3_moe",   "mixtral",     "qwen3_moe_mixed", "olmoe",   "qwen3_5", "qwen2_moe_windows",
-                           "qwen3_next",  "qwen3_5_moe", "gpt_oss"}) {
+                           "qwen3_next",  "qwen3_5_moe", "gpt_oss",         "hunyuan"}) {
     const auto weights = GoldenWeights(name);
     const auto tokens = Golden(name).tokens();
     // A stream that begins with scaled embeddings is larger by that factor, and so is its rounding. That of the random
@@ -210,18 +210,21 @@ TEST(Decoder, RefusesAStateOfOtherPositions) {
   EXPECT_EQ(LargestDifference(again.view(), decoder.Forward(OneSequence(tokens)).host()), 0);
 }
 
-TEST(Decoder, AGpuRefusesAttentionSinks) {
-  const auto weights = GoldenWeights("gpt_oss");
-  Context context = kContext;
-  context.device = Device::kCuda;
-  try {
-    Decoder(context, weights, DepthPlan::Original(weights->config.layers));
-    FAIL() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_NE(
-        std::string(error.what()).find("the family gpt_oss has attention sinks, which no kernel computes on a GPU"),
-        std::string::npos)
-        << error.what();
+TEST(Decoder, AGpuRefusesWhatItHasNoKernelsFor) {
+  for (const auto& [name, what] :
+       {std::pair("gpt_oss", "the family gpt_oss has attention sinks"),
+        {"hunyuan", "the family hunyuan_v1_dense has norms of rotated queries and keys"}}) {
+    const auto weights = GoldenWeights(name);
+    Context context = kContext;
+    context.device = Device::kCuda;
+    try {
+      Decoder(context, weights, DepthPlan::Original(weights->config.layers));
+      FAIL() << name << " is not refused";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(fmt::format("{}, which no kernel computes on a GPU", what)),
+                std::string::npos)
+          << error.what();
+    }
   }
 }
 

@@ -201,7 +201,7 @@ std::string GoldenName(const ModelConfig& config, const std::string& name) {
 const std::vector<std::string> kGoldens = {
     "llama",     "qwen2",   "qwen3",    "gemma2",    "gemma3",      "ministral3", "olmo2",    "olmo3",
     "smollm3",   "granite", "seed_oss", "exaone4",   "ernie4_5",    "starcoder2", "nemotron", "cohere2",
-    "qwen3_moe", "olmoe",   "qwen3_5",  "qwen2_moe", "qwen3_5_moe", "gpt_oss"};
+    "qwen3_moe", "olmoe",   "qwen3_5",  "qwen2_moe", "qwen3_5_moe", "gpt_oss",    "hunyuan"};
 
 TEST(Gradients, LossAndEveryGradientAreThoseOfPyTorch) {
   for (const std::string& model : kGoldens) {

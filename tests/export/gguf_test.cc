@@ -42,7 +42,7 @@ TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
         "qwen2_tied", "qwen3",      "qwen3_tied",    "phi3_tied",          "cohere",     "cohere2",       "ernie4_5",
         "glm4",       "granite",    "granite4",      "granite4_nope",      "ministral3", "mistral_small", "nemotron",
         "olmo2",      "olmo3",      "phi3_longrope", "phi4_mini_longrope", "seed_oss",   "gemma",         "arcee",
-        "qwen3_moe",  "olmoe",      "qwen2_moe"}) {
+        "qwen3_moe",  "olmoe",      "qwen2_moe",     "hunyuan"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

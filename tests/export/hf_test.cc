@@ -61,7 +61,9 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "qwen3_next",
                            "qwen3_5_moe",
                            "gpt_oss",
-                           "gpt_oss_long"}) {
+                           "gpt_oss_long",
+                           "hunyuan",
+                           "hunyuan_bias"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

@@ -244,6 +244,15 @@ CONFIGS.update({
                      "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
                      "rope_scaling": {"rope_type": "default"}},
 })
+# Norms of rotated queries and keys, and a base that alpha stretches.
+HUNYUAN = {"architectures": ["HunYuanDenseV1ForCausalLM"], "model_type": "hunyuan_v1_dense", "num_key_value_heads": 2,
+           "head_dim": 16, "tie_word_embeddings": True, "use_qk_norm": True, "use_cla": False, "attention_bias": False,
+           "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                            "mscale_all_dim": 0.0}}
+CONFIGS.update({
+    "hunyuan": HUNYUAN,
+    "hunyuan_bias": {**HUNYUAN, "head_dim": 12, "attention_bias": True, "tie_word_embeddings": False, "rope_scaling": None},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing

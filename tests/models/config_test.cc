@@ -382,6 +382,30 @@ TEST(Config, AttentionSinksAndClampedUnits) {
   ExpectConfigRefusal(With(json, {{"num_local_experts", 0}}), "num_local_experts is 0");
 }
 
+// The settings that released Hunyuan models have.
+TEST(Config, AnAlphaStretchesTheBase) {
+  const Json json = Json::parse(R"({"architectures": ["HunYuanDenseV1ForCausalLM"], "add_classification_head": false,
+    "attention_bias": false, "attention_dropout": 0.0, "attention_head_dim": 128, "bos_token_id": 1,
+    "cla_share_factor": 2, "class_num": 0, "dense_list": [4096, 0], "eod_token_id": 127967, "eos_token_id": 127960,
+    "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+    "max_position_embeddings": 32768, "mlp_bias": false, "model_type": "hunyuan_v1_dense", "norm_type": "rms",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "org_vocab_size": 128167,
+    "pad_id": 127961, "pad_token_id": 127961, "pool_type": "last", "position_embedding_xdrope": false,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1,
+    "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic"}, "rope_theta": 10000.0,
+    "sep_token_id": 127962, "tie_word_embeddings": true, "use_cache": true, "use_cla": false, "use_qk_norm": true,
+    "use_rotary_pos_emb": true, "vocab_size": 128167})");
+  const ModelConfig c = Parse(json);
+  EXPECT_TRUE(c.block.qk_norm && c.block.qk_norm_after_rotation && !c.block.qkv_bias && c.tied_head);
+  EXPECT_EQ(c.rope.kind, RopeKind::kDefault);
+  EXPECT_NEAR(c.rope.theta, 10000 * std::pow(1000.0, 128.0 / 126), 1e-3);
+  const Json plain = With(json, {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});
+  EXPECT_EQ(Parse(plain).rope.theta, 10000) << "without alpha, the base is that of the configuration";
+  ExpectConfigRefusal(With(json, {{"use_qk_norm", false}}), "use_qk_norm is false");
+  ExpectConfigRefusal(With(json, {{"use_cla", true}}), "use_cla");
+  ExpectConfigRefusal(With(json, {{"position_embedding_xdrope", true}}), "position_embedding_xdrope");
+}
+
 // The settings of the released Qwen 3.5 0.8B.
 TEST(Config, LayersWithGatedDeltaNetworks) {
   const Json json = Json::parse(R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 248056,
