@@ -29,6 +29,10 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
            ProjectionPass(pass, stage, &B::down, &B::down_bias)} {
   if (config_.block.MixerOf(block_.layer) == Mixer::kGatedDelta) delta_.emplace(pass, stage);
   heads_.sinks = OperandOf(pass, stage, &B::sinks);
+  if (!config_.block.xielu) return;
+  xielu_ = {OperandOf(pass, stage, &B::xielu_p), OperandOf(pass, stage, &B::xielu_n),
+            OperandOf(pass, stage, &B::xielu_beta), OperandOf(pass, stage, &B::xielu_eps)};
+  dxielu_ = {GradientOf(stage, &B::xielu_p), GradientOf(stage, &B::xielu_n)};
 }
 
 BlockPass::Norm BlockPass::InputNormOf(TensorView B::*weight, TensorView B::*bias) const {
@@ -194,6 +198,7 @@ void BlockPass::Gate(const BlockStage&) {
 
 void BlockPass::Activate() {
   if (!activation_.StartsAt(gates_)) ops_.Copy(gates_, activation_);
+  if (config_.block.xielu) return ops_.Xielu(xielu_, activation_);
   ops_.GatedUnit(activation_, ups_);
 }
 
@@ -249,13 +254,17 @@ void BlockPass::MlpBackward(const StreamGradient& stream) {
   if (mlp_.last.ReadsInput()) Activate();
   const DeviceMatrix<const float> dupdate = UpdateGradient(mlp_, stream.gradient);
 
-  const bool inner = stream.wanted || gate_.Trained() || up_.Trained() || mlp_.norm.Trained();
+  const bool inner = stream.wanted || gate_.Trained() || up_.Trained() || mlp_.norm.Trained() || dxielu_.any();
   mlp_.last.Backward(activation_, dupdate, lora_, false, inner ? dgates_ : DeviceMatrix<float>());
   if (!inner) return;
   const bool gated = config_.block.gated, input = stream.wanted || mlp_.norm.Trained();
   const DeviceMatrix<float> dups = gated ? activation_ : DeviceMatrix<float>();
   const DeviceMatrix<float> dx = input ? dmlp_x_ : DeviceMatrix<float>();
-  ops_.GatedUnitGradient(gates_, ups_, dgates_, dups);
+  if (config_.block.xielu) {
+    ops_.XieluGradient(xielu_, gates_, dgates_, dxielu_);
+  } else {
+    ops_.GatedUnitGradient(gates_, ups_, dgates_, dups);
+  }
   if (!gated) return up_.Backward(mlp_.x, dgates_, lora_, false, dx);
   gate_.Backward(mlp_.x, dgates_, lora_, false, dx);
   up_.Backward(mlp_.x, dups, lora_, true, dx);

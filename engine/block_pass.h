@@ -116,6 +116,8 @@ class BlockPass final : private Block {
   ProjectionPass q_, k_, v_, gate_, up_;
   MixturePass mixture_;  // in the place of gate, up and down if the block has experts
   Norm q_norm_, k_norm_;
+  XieluOperands xielu_;  // empty in a block with another activation
+  XieluGradients dxielu_;
   DeviceMatrix<float> dsinks_;  // the gradient of the sinks; empty: they are not trained
   Half attention_, mlp_;
 

@@ -42,6 +42,10 @@ namespace {
 void Ops::AttentionSinkGradient(const AttentionActivations&, DeviceMatrix<const float>, DeviceMatrix<float>) {
   Fail("this device has no attention sinks");
 }
+void Ops::Xielu(const XieluOperands&, DeviceMatrix<float>) { Fail("this device has no activation xIELU"); }
+void Ops::XieluGradient(const XieluOperands&, DeviceMatrix<const float>, DeviceMatrix<float>, const XieluGradients&) {
+  Fail("this device has no activation xIELU");
+}
 void Ops::GatedDelta(const DeltaActivations&, const DeltaOperands&) { FailGatedDelta(); }
 void Ops::GatedDeltaGradient(const DeltaActivations&, const DeltaOperands&, DeviceMatrix<const float>,
                              DeviceMatrix<float>, const DeltaActivations&, const DeltaOperandGradients&) {

@@ -82,6 +82,15 @@ struct DeltaOperandGradients {
   DeviceMatrix<float> conv, a_log, dt_bias;  // (1, n) each, added to; an empty one takes none
 };
 
+// kernels/xielu.h: the numbers, (1) each, and where their gradients are added, (1, 1) each; an empty one takes none.
+struct XieluOperands {
+  Operand alpha_p, alpha_n, beta, eps;
+};
+struct XieluGradients {
+  DeviceMatrix<float> alpha_p, alpha_n;
+  bool any() const { return !alpha_p.empty() || !alpha_n.empty(); }
+};
+
 // The arguments of kernels/logprob.h's HeadLoss, of whose rows some are of one batch. Spans are the host's.
 struct HeadRows {
   Operand head;                      // (vocab, hidden)
@@ -200,6 +209,10 @@ class Ops {
   virtual void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) = 0;
   virtual void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up,
                                  DeviceMatrix<float> dgate, DeviceMatrix<float> dup) = 0;
+  // kernels/xielu.h; the bodies here throw Error, for a device without them.
+  virtual void Xielu(const XieluOperands& numbers, DeviceMatrix<float> x);
+  virtual void XieluGradient(const XieluOperands& numbers, DeviceMatrix<const float> x, DeviceMatrix<float> dx,
+                             const XieluGradients& of_numbers);
   virtual void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) = 0;  // y += x
   virtual void AddRow(const Operand& b, DeviceMatrix<float> y) = 0;            // every row of y += b (1, n)
   virtual void Scale(float factor, DeviceMatrix<float> x) = 0;                 // x *= factor

@@ -37,7 +37,7 @@ class ItemMaker {
     for (const CheckpointTensor& tensor :
          GgufTensorsOf(architecture_, ConfigOfBlock(config_, layer, MlpUnits(block)))) {
       const BlockTensor& row = *tensor.parts.front();
-      if (!Reads(halves, row)) continue;
+      if (!Reads(halves, row) || row.IsNumber()) continue;
       GgufItem& item = Add(prefix_ + tensor.name, row.In(block));
       item.shape = tensor.shape;
       for (size_t part = 1; part < tensor.parts.size(); ++part) {

@@ -48,9 +48,9 @@ struct BlockSpec {
   bool qk_norm = false;        // norms of queries and keys before the rotation: of each head, or
   bool qk_norm_whole = false;  // one norm for all heads of a token together
   bool qk_norm_after_rotation = false;
-  float norm_offset = 0;       // added to the weights of all norms, the model's last one included
-  bool layer_norm = false;     // all norms are LayerNorm (kernels/layernorm.h); false: RMSNorm
-  bool norm_bias = false;      // with layer_norm: norms of the stream have a bias, the model's last one included
+  float norm_offset = 0;    // added to the weights of all norms, the model's last one included
+  bool layer_norm = false;  // all norms are LayerNorm (kernels/layernorm.h); false: RMSNorm
+  bool norm_bias = false;   // with layer_norm: norms of the stream have a bias, the model's last one included
   // Attention and MLP of a whole block read the same stream, and both updates are added to it. False: the MLP reads
   // the stream with the attention's update.
   bool parallel = false;
@@ -61,6 +61,7 @@ struct BlockSpec {
   bool mlp_bias = false;
   bool gated = true;  // the MLP is down(activation(gate(x)) * up(x)); false: down(activation(up(x)))
   Activation activation = Activation::kSilu;
+  bool xielu = false;     // without gate: the activation, with numbers of each layer (kernels/xielu.h)
   ClampedSwiGlu clamped;  // with a limit: the unit of the MLP, in the place of activation(gate(x)) * up(x)
   // The kinds of MLP that the blocks have. Of a model, both may be true, and ConfigOfBlock() says which a block has.
   bool dense = true;           // one MLP for all tokens

@@ -40,11 +40,12 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// A tensor with the order of its rows and columns. One of all experts becomes one matrix or vector, in which they lie
-// one below the other.
+// A tensor with the order of its rows and columns. A number becomes a vector of one element, and a tensor of all
+// experts one matrix or vector, in which they lie one below the other.
 inline FileTensor Placed(FileTensor tensor, const CheckpointTensor& of) {
   tensor.order = of.order;
   tensor.columns = of.columns;
+  if (tensor.shape.empty()) tensor.shape = {1};
   if (!of.together) return tensor;
   std::vector<int64_t>& shape = tensor.shape;
   if (of.transposed) std::swap(shape[1], shape[2]);

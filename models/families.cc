@@ -171,13 +171,21 @@ const std::vector<Family>& Families() {
        .models = "Hunyuan 0.5B to 7B",
        .defaults = R"({"rms_norm_eps": 1e-5})",
        .rope = {.ntk_alpha = true},
-       // The settings of YaRN stand beside alpha, and do nothing there. The other keys are of images, of the mixtures of
-       // larger models, of tokens, and of sizes that other keys say.
+       // The settings of YaRN stand beside alpha, and do nothing there. The other keys are of images, of the mixtures
+       // of larger models, of tokens, and of sizes that other keys say.
        .harmless = {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "add_classification_head",
                     "attention_head_dim", "cla_share_factor", "class_num", "dense_list", "eod_token_id", "mlp_bias",
                     "norm_type", "org_vocab_size", "pad_id", "pool_type", "use_rotary_pos_emb"},
        .places = {{"self_attn.query_layernorm.weight", {&B::q_norm}},
                   {"self_attn.key_layernorm.weight", {&B::k_norm}}}},
+      {.architecture = "ApertusForCausalLM",
+       .name = "apertus",
+       .block = ApertusBlock,
+       .models = "Apertus 8B and 70B",
+       .defaults = R"({"rms_norm_eps": 1e-5, "rope_theta": 12000000.0, "rope_parameters": {"rope_type": "llama3",
+                       "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0,
+                       "high_freq_factor": 4.0}})",
+       .places = {{"attention_layernorm.weight", {&B::input_norm}}, {"feedforward_layernorm.weight", {&B::post_norm}}}},
       {.architecture = "Phi3ForCausalLM",
        .name = "phi3",
        .block = Phi3Block,
@@ -434,6 +442,7 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const
     const auto before =
         std::find_if(stored.begin(), stored.end(), [&](const CheckpointTensor& s) { return s.name == name; });
     if (before == stored.end()) {
+      if (row.kind == BlockTensor::Kind::kConstant) shape.clear();
       CheckpointTensor& tensor = stored.emplace_back(CheckpointTensor{name, std::move(shape), {&row}});
       if (place == places.end()) continue;
       if (place->order != nullptr) tensor.order = place->order(config);

@@ -381,6 +381,20 @@ BlockSpec HunYuanBlock(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
+BlockSpec ApertusBlock(const ConfigReader& config, const ModelConfig& model) {
+  const std::string activation = config.Word("hidden_act", "xielu");
+  Check(activation == "xielu", "{}: hidden_act \"{}\" is not supported (xielu is)", config.file(),
+        Printable(activation));
+  Check(config.Flag("qk_norm", true) && !config.Flag("post_norm", false),
+        "{}: qk_norm false and post_norm true are not supported", config.file());
+  BlockSpec block;
+  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.qk_norm = block.xielu = true;
+  block.gated = false;
+  return block;
+}
+
 BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model) {
   Check(model.rope.kind == RopeKind::kDefault || model.rope.kind == RopeKind::kLongRope,
         "{}: of RoPE scaling, Phi-3 is supported with longrope and with none", config.file());

@@ -27,6 +27,7 @@ BlockSpec Qwen35MoeBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec GptOssBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Qwen3NextBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec HunYuanBlock(const ConfigReader& config, const ModelConfig& model);
+BlockSpec ApertusBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma1Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model);

@@ -192,7 +192,6 @@ Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture,
   }
   if (!architecture.query_scale) {
     keys.Only("rope.scaling.yarn_log_multiplier", 0);
-    if (scaling.is_null() && architecture.exact_yarn) scaling = {{"rope_type", "default"}};  // config.json's is YaRN
     return scaling;
   }
   if (scaling.is_null()) scaling = {{"rope_type", "default"}};
@@ -426,8 +425,10 @@ Json GgufConfig(const GgufContents& file) {
     config["layer_types"] = std::vector<const char*>(layers, "attention");
     config["position_embedding_type"] = "nope";
   }
-  if (Json scaling = RopeScaling(file, architecture, keys, theta, head_dim); !scaling.is_null())
-    config["rope_scaling"] = std::move(scaling);
+  Json scaling = RopeScaling(file, architecture, keys, theta, head_dim);
+  if (scaling.is_null() && Json::parse(family.defaults).contains("rope_parameters"))
+    scaling = {{"rope_type", "default"}};  // that of the family's config.json is another
+  if (!scaling.is_null()) config["rope_scaling"] = std::move(scaling);
   AddWindows(architecture, family, keys, slides, config);
   AddTokens(metadata, config);
   keys.RefuseOthers();

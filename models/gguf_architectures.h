@@ -75,7 +75,8 @@ struct GgufArchitecture {
 // Null if there is none of this name, or none that holds the family.
 const GgufArchitecture* FindGgufArchitecture(std::string_view name);
 const GgufArchitecture* GgufArchitectureOf(const ModelConfig& config);
-// GGUF's name of a tensor of a block, after "blk.N.", such as "attn_q.weight", where an architecture has no other.
+// GGUF's name of a tensor of a block, after "blk.N.", such as "attn_q.weight", where an architecture has no other. The
+// numbers of all blocks (BlockTensor::IsNumber()) are a list of the metadata with this key.
 const char* GgufName(const BlockTensor& tensor);
 // "llama, qwen2, ..."
 std::string KnownGgufArchitectures();

@@ -85,7 +85,7 @@ class MeteredWriter {
       return;
     }
     WithType(ExpandedType(pieces.front().dtype), [&]<typename T>(std::type_identity<T>) {
-      TransposedRows<T> expert(tensor.shape[2], tensor.shape[1]);
+      TransposedRows<T> expert((*tensor.shape)[2], (*tensor.shape)[1]);
       for (const TensorView& piece : pieces)
         ForEachWidenedRow(piece, [&](int64_t, const std::vector<float>& row) {
           if (expert.Add(row)) Write(file, expert.bytes());
@@ -222,7 +222,7 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
 TensorView TensorOfParts::Whole() const {
   TensorView whole = parts.front();
   for (const TensorView& part : std::span(parts).subspan(1)) whole.shape[0] += part.shape[0];
-  if (!shape.empty()) whole.shape = shape;
+  if (shape) whole.shape = *shape;
   whole.data = nullptr;
   whole.dtype = ExpandedType(whole.dtype);
   return whole;
@@ -231,7 +231,8 @@ TensorView TensorOfParts::Whole() const {
 std::vector<TensorOfParts> StoredTensors(const Weights& weights) {
   std::vector<TensorOfParts> tensors;
   weights.ForEachStored([&](const CheckpointTensor& tensor, std::span<const TensorView> parts) {
-    const std::vector<int64_t> shape = tensor.together ? tensor.shape : std::vector<int64_t>();
+    std::optional<std::vector<int64_t>> shape;
+    if (tensor.together || tensor.shape.empty()) shape = tensor.shape;
     tensors.push_back({tensor.name, {parts.begin(), parts.end()}, tensor.order, shape, tensor.transposed});
   });
   return tensors;

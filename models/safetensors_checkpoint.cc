@@ -62,7 +62,9 @@ class SafetensorsCheckpoint final : public Checkpoint {
     Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name,
           Advice(name, shape.size() >= 2));
     const RawTensor& tensor = found->second;
-    Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
+    // Some programs write a number as a vector.
+    const bool number = shape.empty() && tensor.shape == std::vector<int64_t>{1};
+    Check(tensor.shape == shape || number, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
           fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
     const std::optional<DType> type = PlainTypeOf(tensor);
     Check(type.has_value(), "{}: tensor {} is of type {}, expected F32, F16 or BF16", directory_.string(), name,

@@ -142,6 +142,7 @@ std::string Weights::Fingerprint() const {
     summary += fmt::format("\nlayer norm {} {} parallel {} {} gated {}", b.layer_norm, b.norm_offset, b.parallel,
                            b.shared_norm, b.gated);
   if (b.attention_sinks) summary += "\nsinks";
+  if (b.xielu) summary += "\nxielu";
   if (b.qk_norm_after_rotation) summary += "\nnorms after rotation";
   if (b.clamped.limit > 0) summary += fmt::format("\nclamped {} {}", b.clamped.alpha, b.clamped.limit);
   if (b.mixed) {

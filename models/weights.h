@@ -45,6 +45,7 @@ struct BlockWeights {
   TensorView post_norm, post_norm_bias;               // (hidden), before the MLP
   TensorView gate, up, down;                          // (units, hidden) twice, (hidden, units); see MlpUnits()
   TensorView gate_bias, up_bias, down_bias;
+  TensorView xielu_p, xielu_n, xielu_beta, xielu_eps;  // (1) each: XieluNumbers
   // A gated delta network, with the sizes of GatedDeltaShape: (channels, hidden), (values, hidden), and
   // (value_heads, hidden) twice; (channels, 1, conv_width); (value_heads) twice; (value_dim).
   TensorView delta_qkv, delta_z, delta_b, delta_a, delta_conv, delta_a_log, delta_dt_bias, delta_norm;

@@ -22,6 +22,7 @@
 #include "kernels/rope.h"
 #include "kernels/row_parts.h"
 #include "kernels/widen.h"
+#include "kernels/xielu.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/parallel.h"
@@ -234,6 +235,15 @@ class CpuOps : public Ops {
       return ClampedGatedUnitGradient(context_, spec_.clamped, gate.host(), up.host(), dgate.host(), dup.host());
     shiftrt::GatedUnitGradient(context_, spec_.activation, gate.host(), up.host(), dgate.host(), dup.host());
   }
+  void Xielu(const XieluOperands& numbers, DeviceMatrix<float> x) override {
+    shiftrt::Xielu(context_, NumbersOf(numbers), x.host());
+  }
+  void XieluGradient(const XieluOperands& numbers, DeviceMatrix<const float> x, DeviceMatrix<float> dx,
+                     const XieluGradients& of_numbers) override {
+    const XieluNumberGradients sums = shiftrt::XieluGradient(context_, NumbersOf(numbers), x.host(), dx.host());
+    if (!of_numbers.alpha_p.empty()) Dense(of_numbers.alpha_p)[0] += static_cast<float>(sums.alpha_p);
+    if (!of_numbers.alpha_n.empty()) Dense(of_numbers.alpha_n)[0] += static_cast<float>(sums.alpha_n);
+  }
   void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
     shiftrt::AddTo(context_, x.host(), y.host());
   }
@@ -356,6 +366,10 @@ class CpuOps : public Ops {
     return choice == RopeChoice::kNone ? nullptr : &rotations_[choice == RopeChoice::kSecond ? 1 : 0];
   }
 
+  static XieluNumbers NumbersOf(const XieluOperands& of) {
+    const auto number = [](const Operand& operand) { return Widened(Taken::Vector(operand).view()).front(); };
+    return {number(of.alpha_p), number(of.alpha_n), number(of.beta), number(of.eps)};
+  }
   static std::vector<float> SinksOf(const AttentionActivations& a) { return Widened(Taken::Vector(a.sinks).view()); }
   AttentionShape ShapeOf(int64_t layer, std::span<const float> sinks) const {
     return {.heads = config_.heads,

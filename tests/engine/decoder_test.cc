@@ -97,7 +97,7 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
   for (const char* name : {"llama3_tied", "qwen3",       "llama_odd",       "phi3",    "gemma2",  "gemma3",
                            "ministral3",  "olmo3",       "smollm3",         "granite", "glm4",    "exaone4",
                            "qwen3_moe",   "mixtral",     "qwen3_moe_mixed", "olmoe",   "qwen3_5", "qwen2_moe_windows",
-                           "qwen3_next",  "qwen3_5_moe", "gpt_oss",         "hunyuan"}) {
+                           "qwen3_next",  "qwen3_5_moe", "gpt_oss",         "hunyuan", "apertus"}) {
     const auto weights = GoldenWeights(name);
     const auto tokens = Golden(name).tokens();
     // A stream that begins with scaled embeddings is larger by that factor, and so is its rounding. That of the random
@@ -211,9 +211,9 @@ TEST(Decoder, RefusesAStateOfOtherPositions) {
 }
 
 TEST(Decoder, AGpuRefusesWhatItHasNoKernelsFor) {
-  for (const auto& [name, what] :
-       {std::pair("gpt_oss", "the family gpt_oss has attention sinks"),
-        {"hunyuan", "the family hunyuan_v1_dense has norms of rotated queries and keys"}}) {
+  for (const auto& [name, what] : {std::pair("gpt_oss", "the family gpt_oss has attention sinks"),
+                                   {"hunyuan", "the family hunyuan_v1_dense has norms of rotated queries and keys"},
+                                   {"apertus", "the family apertus has the activation xIELU"}}) {
     const auto weights = GoldenWeights(name);
     Context context = kContext;
     context.device = Device::kCuda;

@@ -127,7 +127,8 @@ class GoldenStep {
               const BlockTensor& tensor = BlockTensors()[row];
               const TensorView& stored = weights_->blocks[block.layer].*tensor.member;
               const std::string name = fmt::format("{}.{}", block.layer, tensor.name);
-              if (!stored.empty()) of.tensors[row] = parameters_.Add(name, stored);
+              const bool constant = tensor.kind == BlockTensor::Kind::kConstant;
+              if (!stored.empty() && !constant) of.tensors[row] = parameters_.Add(name, stored);
               const bool router = tensor.member == &BlockWeights::router;
               if (tensor.kind == BlockTensor::Kind::kMatrix && !stored.empty() && !router)
                 of.loras[row] = {value("lora." + name + ".a"), value("lora." + name + ".b")};
@@ -201,7 +202,7 @@ std::string GoldenName(const ModelConfig& config, const std::string& name) {
 const std::vector<std::string> kGoldens = {
     "llama",     "qwen2",   "qwen3",    "gemma2",    "gemma3",      "ministral3", "olmo2",    "olmo3",
     "smollm3",   "granite", "seed_oss", "exaone4",   "ernie4_5",    "starcoder2", "nemotron", "cohere2",
-    "qwen3_moe", "olmoe",   "qwen3_5",  "qwen2_moe", "qwen3_5_moe", "gpt_oss",    "hunyuan"};
+    "qwen3_moe", "olmoe",   "qwen3_5",  "qwen2_moe", "qwen3_5_moe", "gpt_oss",    "hunyuan",  "apertus"};
 
 TEST(Gradients, LossAndEveryGradientAreThoseOfPyTorch) {
   for (const std::string& model : kGoldens) {

@@ -37,12 +37,40 @@ class GgufExport : public ExportTest {
 };
 
 TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
-  for (const char* name :
-       {"llama2",     "llama_bias", "llama_linear",  "llama_wide_heads",   "llama_yarn", "mistral",       "qwen1.5",
-        "qwen2_tied", "qwen3",      "qwen3_tied",    "phi3_tied",          "cohere",     "cohere2",       "ernie4_5",
-        "glm4",       "granite",    "granite4",      "granite4_nope",      "ministral3", "mistral_small", "nemotron",
-        "olmo2",      "olmo3",      "phi3_longrope", "phi4_mini_longrope", "seed_oss",   "gemma",         "arcee",
-        "qwen3_moe",  "olmoe",      "qwen2_moe",     "hunyuan"}) {
+  for (const char* name : {"llama2",
+                           "llama_bias",
+                           "llama_linear",
+                           "llama_wide_heads",
+                           "llama_yarn",
+                           "mistral",
+                           "qwen1.5",
+                           "qwen2_tied",
+                           "qwen3",
+                           "qwen3_tied",
+                           "phi3_tied",
+                           "cohere",
+                           "cohere2",
+                           "ernie4_5",
+                           "glm4",
+                           "granite",
+                           "granite4",
+                           "granite4_nope",
+                           "ministral3",
+                           "mistral_small",
+                           "nemotron",
+                           "olmo2",
+                           "olmo3",
+                           "phi3_longrope",
+                           "phi4_mini_longrope",
+                           "seed_oss",
+                           "gemma",
+                           "arcee",
+                           "qwen3_moe",
+                           "olmoe",
+                           "qwen2_moe",
+                           "hunyuan",
+                           "apertus",
+                           "apertus_plain"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

@@ -63,7 +63,9 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "gpt_oss",
                            "gpt_oss_long",
                            "hunyuan",
-                           "hunyuan_bias"}) {
+                           "hunyuan_bias",
+                           "apertus",
+                           "apertus_plain"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 import torch
-from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GPT_OSS, GRANITE, HUNYUAN, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2,
+from make_models import (APERTUS, COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GPT_OSS, GRANITE, HUNYUAN, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2,
                          QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN35, SEED_OSS, SHARED, SMOLLM3, STARCODER2, random_state, random_tensor)
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -66,6 +66,7 @@ CONFIGS = {  # and the weights of cross entropy and divergence
                    "shared_expert_intermediate_size": 20, "mlp_only_layers": [0]}, 1.0, 0.0),
     "gpt_oss": ({**GPT_OSS, **SHORT, "num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
                  "intermediate_size": 12, "sliding_window": 4}, 0.5, 0.5),
+    "apertus": ({**APERTUS, "num_key_value_heads": 1, "intermediate_size": 24}, 0.5, 0.5),
     "hunyuan": ({**HUNYUAN, **SHORT, "num_key_value_heads": 1}, 0.5, 0.5),
     "olmoe": ({**EXPERTS, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "intermediate_size": 12,
                "norm_topk_prob": False, "eos_token_id": 2}, 1.0, 0.0),

@@ -253,6 +253,15 @@ CONFIGS.update({
     "hunyuan": HUNYUAN,
     "hunyuan_bias": {**HUNYUAN, "head_dim": 12, "attention_bias": True, "tie_word_embeddings": False, "rope_scaling": None},
 })
+# xIELU, whose numbers differ by layer; and a RoPE of its own where none is given.
+APERTUS = {"architectures": ["ApertusForCausalLM"], "model_type": "apertus", "hidden_act": "xielu", "num_key_value_heads": 2,
+           "intermediate_size": 192, "qk_norm": True, "post_norm": False, "rope_theta": 12000000.0,
+           "rope_scaling": {"rope_type": "llama3", "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                            "high_freq_factor": 4.0, "original_max_position_embeddings": 64}}
+CONFIGS.update({
+    "apertus": APERTUS,
+    "apertus_plain": {**APERTUS, "tie_word_embeddings": True, "rope_theta": None, "rope_scaling": None},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
@@ -276,6 +285,8 @@ def random_tensor(name, shape):
         values = n * 2.0 ** -10
     elif name.endswith(".A_log"):
         values = (n - 64) * 2.0 ** -5
+    elif name.endswith((".act_fn.beta", ".act_fn.eps")):
+        values = n * 0 + (0.5 if name.endswith("beta") else -2.0 ** -20)
     elif len(shape) == 1:
         values = 1.0 + np.floor(n / 16) / 16
     else:
