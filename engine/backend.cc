@@ -28,6 +28,7 @@ void CheckDeviceTakes(const Context& context, const Weights& weights) {
   const char* const missing = block.attention_sinks          ? "attention sinks"
                               : block.qk_norm_after_rotation ? "norms of rotated queries and keys"
                               : block.xielu                  ? "the activation xIELU"
+                              : block.short_convolution      ? "short convolutions"
                                                              : nullptr;
   if (context.device != Device::kCuda || missing == nullptr) return;
   Fail("{}: the family {} has {}, which no kernel computes on a GPU; run it with --device cpu",

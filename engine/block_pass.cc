@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/block_pass.h"
 
+#include "engine/gated_delta_pass.h"
+#include "engine/short_convolution_pass.h"
+
 namespace shiftrt {
 
 using B = BlockWeights;
@@ -27,7 +30,9 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
                  ProjectionPass(pass, stage, &B::o, &B::o_bias)},
       mlp_{InputNormOf(&B::post_norm, &B::post_norm_bias), NormOf(&B::mlp_update_norm),
            ProjectionPass(pass, stage, &B::down, &B::down_bias)} {
-  if (config_.block.MixerOf(block_.layer) == Mixer::kGatedDelta) delta_.emplace(pass, stage);
+  const Mixer mixer = config_.block.MixerOf(block_.layer);
+  if (mixer == Mixer::kGatedDelta) mixer_ = std::make_unique<GatedDeltaPass>(pass, stage);
+  if (mixer == Mixer::kShortConvolution) mixer_ = std::make_unique<ShortConvolutionPass>(pass, stage);
   heads_.sinks = OperandOf(pass, stage, &B::sinks);
   if (!config_.block.xielu) return;
   xielu_ = {OperandOf(pass, stage, &B::xielu_p), OperandOf(pass, stage, &B::xielu_n),
@@ -90,7 +95,7 @@ void BlockPass::LayOutMixer(const Arenas& arenas, int64_t tokens) {
   Arena& kept = arenas.kept;
   const int64_t queries = config_.query_dim(), keys = config_.kv_dim();
   const bool all = keeps(), gated = config_.block.attention_gate;
-  if (delta_) return delta_->LayOut(arenas, tokens, all);
+  if (mixer_) return mixer_->LayOut(arenas, tokens, all);
   heads_.layer = block_.layer;
   heads_.q = kept.Get(tokens, queries);
   heads_.k = kept.Get(tokens, keys);
@@ -109,8 +114,8 @@ void BlockPass::LayOutMixer(const Arenas& arenas, int64_t tokens) {
 
 void BlockPass::LayOutMixerGradients(Arena& scratch, int64_t tokens) {
   const int64_t queries = config_.query_dim(), keys = config_.kv_dim();
-  dattended_ = scratch.Get(tokens, delta_ ? config_.block.delta.values() : queries);
-  if (delta_) return delta_->LayOutGradients(scratch, tokens);
+  dattended_ = scratch.Get(tokens, mixer_ ? mixer_->width() : queries);
+  if (mixer_) return mixer_->LayOutGradients(scratch, tokens);
   dquery_ = scratch.Get(tokens, queries);
   dkey_ = scratch.Get(tokens, keys);
   dvalue_ = scratch.Get(tokens, keys);
@@ -150,7 +155,7 @@ void BlockPass::NormInput(const BlockStage&, Halves which) {
 }
 
 void BlockPass::Attend(const BlockStage&, int64_t slot) {
-  if (delta_) return delta_->Forward(attention_.x, lora_, slot);
+  if (mixer_) return mixer_->Forward(attention_.x, lora_, slot);
   const bool gated = config_.block.attention_gate;
   AttentionActivations& a = heads_;
   a.slot = slot;
@@ -285,7 +290,7 @@ void BlockPass::AttentionBackward(const StreamGradient& stream) {
 }
 
 void BlockPass::HeadsBackward(DeviceMatrix<float> dx) {
-  if (delta_) return delta_->Backward(attention_.x, dattended_, lora_, dx);
+  if (mixer_) return mixer_->Backward(attention_.x, dattended_, lora_, dx);
   const bool gated = config_.block.attention_gate;
   if (gated) ops_.SigmoidGateGradient(head_gates_, heads_.out, dattended_, dhead_gates_);
   ops_.AttentionGradient(heads_, dattended_, dquery_, dkey_, dvalue_);

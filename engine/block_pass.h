@@ -3,10 +3,10 @@
 // every device, and the backward pass.
 #pragma once
 
-#include <optional>
+#include <memory>
 
 #include "engine/block.h"
-#include "engine/gated_delta_pass.h"
+#include "engine/mixer_pass.h"
 #include "engine/mixture_pass.h"
 #include "engine/projection.h"
 
@@ -30,7 +30,7 @@ class BlockPass final : private Block {
 
   // The input of the last projection of the half that ran last, (tokens, heads_dim) or (tokens, units), and with
   // kUpdates what the half added to the stream. A mixture of experts has no activation().
-  const DeviceMatrix<float>& heads() const { return delta_ ? delta_->out() : gated_heads_; }
+  const DeviceMatrix<float>& heads() const { return mixer_ ? mixer_->out() : gated_heads_; }
   const DeviceMatrix<float>& activation() const {
     Check(!mixture_.any(), "layer {}: a mixture of experts has no one activation that could be tapped", block_.layer);
     return activation_;
@@ -65,11 +65,11 @@ class BlockPass final : private Block {
   void LayOutMlp(const Arenas& arenas, int64_t tokens);
   bool keeps() const { return keeping_ == Keeping::kActivations; }
   bool parallel() const { return IsParallel(block_); }
-  // LayOut of the part between the first and the last products of the attention or the gated delta network.
+  // LayOut of the part between the first and the last products of the mixer.
   void LayOutMixer(const Arenas& arenas, int64_t tokens);
   void LayOutMixerGradients(Arena& scratch, int64_t tokens);
   // The slot of the forward pass.
-  int64_t slot() const { return delta_ ? delta_->slot() : heads_.slot; }
+  int64_t slot() const { return mixer_ ? mixer_->slot() : heads_.slot; }
   void NormInput(const BlockStage&, Halves half) override;
   void Attend(const BlockStage&, int64_t slot) override;
   void Gate(const BlockStage&) override;
@@ -98,7 +98,7 @@ class BlockPass final : private Block {
   void NormBackward(const Norm& norm, DeviceMatrix<float> dx, const StreamGradient& stream);
 
   bool AttentionInnerTrained() const {
-    return (delta_ && delta_->Trained()) || !dsinks_.empty() || q_.Trained() || k_.Trained() || v_.Trained() ||
+    return (mixer_ && mixer_->Trained()) || !dsinks_.empty() || q_.Trained() || k_.Trained() || v_.Trained() ||
            q_norm_.Trained() || k_norm_.Trained() || attention_.norm.Trained();
   }
   bool AttentionTrained() const {
@@ -126,7 +126,7 @@ class BlockPass final : private Block {
   DeviceMatrix<const float> from_;
   DeviceMatrix<float> to_;
 
-  std::optional<GatedDeltaPass> delta_;  // empty in a block with attention
+  std::unique_ptr<MixerPass> mixer_;  // null in a block with attention
 
   // Other activations.
   DeviceMatrix<float> both_, head_gates_;    // (tokens, 2 query_dim) and (tokens, query_dim), with attention_gate

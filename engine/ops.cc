@@ -51,6 +51,13 @@ void Ops::GatedDeltaGradient(const DeltaActivations&, const DeltaOperands&, Devi
                              DeviceMatrix<float>, const DeltaActivations&, const DeltaOperandGradients&) {
   FailGatedDelta();
 }
+void Ops::ShortConvolution(const ConvolutionActivations&, const Operand&) {
+  Fail("this device has no short convolutions");
+}
+void Ops::ShortConvolutionGradient(const ConvolutionActivations&, const Operand&, DeviceMatrix<const float>,
+                                   DeviceMatrix<float>, DeviceMatrix<float>) {
+  Fail("this device has no short convolutions");
+}
 void Ops::DeltaNorm(DeviceMatrix<float>, const Operand&) { FailGatedDelta(); }
 void Ops::DeltaNormGradient(DeviceMatrix<const float>, const Operand&, DeviceMatrix<const float>, DeviceMatrix<float>,
                             DeviceMatrix<float>) {

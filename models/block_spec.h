@@ -33,13 +33,20 @@ struct MixtureSpec {
 };
 
 // The part of a layer that mixes the tokens of a sequence, which the first half of its block runs.
-enum class Mixer : uint8_t { kAttention, kGatedDelta };
+enum class Mixer : uint8_t { kAttention, kGatedDelta, kShortConvolution };
+// "attention", "a gated delta network" or "a short convolution".
+inline const char* Name(Mixer mixer) {
+  return mixer == Mixer::kAttention    ? "attention"
+         : mixer == Mixer::kGatedDelta ? "a gated delta network"
+                                       : "a short convolution";
+}
 
 struct BlockSpec {
   // The mixer of each layer; empty: attention in all. The flags say which of them the layers have.
   std::vector<Mixer> mixers;
-  bool attention = true, gated_delta = false;
-  GatedDeltaShape delta;  // the sizes of all gated delta networks
+  bool attention = true, gated_delta = false, short_convolution = false;
+  GatedDeltaShape delta;         // the sizes of all gated delta networks
+  ConvolutionShape convolution;  // those of all short convolutions
   // q_proj has a gate below each head's queries, and the head's output is multiplied by the gate's sigmoid.
   bool attention_gate = false;
 
@@ -92,8 +99,16 @@ struct BlockSpec {
   Mixer MixerOf(int64_t layer) const { return mixers.empty() ? Mixer::kAttention : mixers[layer]; }
   void SetMixers(std::vector<Mixer> of_layers) {
     mixers = std::move(of_layers);
-    attention = std::find(mixers.begin(), mixers.end(), Mixer::kAttention) != mixers.end();
-    gated_delta = std::find(mixers.begin(), mixers.end(), Mixer::kGatedDelta) != mixers.end();
+    const auto any = [&](Mixer mixer) { return std::find(mixers.begin(), mixers.end(), mixer) != mixers.end(); };
+    attention = any(Mixer::kAttention);
+    gated_delta = any(Mixer::kGatedDelta);
+    short_convolution = any(Mixer::kShortConvolution);
+  }
+  // True if some layers go on from a state and not from keys and values: the sizes of that of one layer.
+  bool Recurrent() const { return gated_delta || short_convolution; }
+  int64_t StateFloats() const { return gated_delta ? delta.state_floats() : 0; }
+  int64_t RowFloats() const {
+    return std::max(gated_delta ? delta.row_floats() : 0, short_convolution ? convolution.row_floats() : 0);
   }
   RopeChoice Rope(int64_t layer) const { return ropes.empty() ? RopeChoice::kFirst : ropes[layer]; }
   int64_t Window(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }

@@ -33,6 +33,8 @@ enum class Axis : uint8_t {
   kDeltaHeads,
   kDeltaKernel,  // all weights of the convolution
   kDeltaNorm,
+  kConvolutionInput,  // the parts that a short convolution multiplies
+  kConvolutionKernel,
 };
 int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
 // The same of a block whose MLP has so many units.

@@ -206,6 +206,7 @@ void ParseShape(const ConfigReader& config, const Family& family, ModelConfig& o
   const std::string& file = config.file();
   out.hidden = config.Integer("hidden_size", 1, kMaxSide);
   out.intermediate = config.Integer(family.intermediate, 1, kMaxSide);
+  if (family.units != nullptr) out.intermediate = family.units(config, out.intermediate);
   out.layers = config.Integer("num_hidden_layers", 1, 10000);
   out.heads = config.Integer("num_attention_heads", 1, 65536);
   out.kv_heads = config.Integer("num_key_value_heads", 1, 65536, out.heads);
@@ -224,8 +225,13 @@ void ParseShape(const ConfigReader& config, const Family& family, ModelConfig& o
 
 namespace {
 
-// `json` with the family's defaults for the settings that it lacks.
+// `json` with the settings under their first names, and the family's defaults for those that it lacks.
 Json WithDefaults(const Family& family, Json json) {
+  for (const auto& [second, first] : family.aliases) {
+    if (!json.contains(second)) continue;
+    json[first] = json[second];
+    json.erase(second);
+  }
   const Json defaults = Json::parse(family.defaults);
   for (const auto& [key, value] : defaults.items())
     if (!json.contains(key)) json[key] = value;

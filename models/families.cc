@@ -186,6 +186,28 @@ const std::vector<Family>& Families() {
                        "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0,
                        "high_freq_factor": 4.0}})",
        .places = {{"attention_layernorm.weight", {&B::input_norm}}, {"feedforward_layernorm.weight", {&B::post_norm}}}},
+      {.architecture = "Lfm2ForCausalLM",
+       .name = "lfm2",
+       .block = Lfm2Block,
+       .models = "LFM2 350M to 2.6B",
+       .defaults = R"({"norm_eps": 1e-5, "rope_theta": 1000000.0, "tie_word_embeddings": true, "num_key_value_heads": 8,
+                       "intermediate_size": 12288, "max_position_embeddings": 128000})",
+       .eps = "norm_eps",
+       .units = Lfm2Units,
+       .final_norm = "model.embedding_norm.weight",
+       .aliases = {{"block_ff_dim", "intermediate_size"}, {"tie_embedding", "tie_word_embeddings"}},
+       // Sizes that other keys say, and settings of the initialisation.
+       .harmless = {"block_dim", "block_norm_eps", "block_mlp_init_scale", "block_out_init_scale",
+                    "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta"},
+       .places = {{"operator_norm.weight", {&B::input_norm}},
+                  {"ffn_norm.weight", {&B::post_norm}},
+                  {"self_attn.out_proj.weight", {&B::o}, &BlockSpec::attention},
+                  {"conv.out_proj.weight", {&B::o}, &BlockSpec::short_convolution},
+                  {"self_attn.q_layernorm.weight", {&B::q_norm}},
+                  {"self_attn.k_layernorm.weight", {&B::k_norm}},
+                  {"feed_forward.w1.weight", {&B::gate}},
+                  {"feed_forward.w3.weight", {&B::up}},
+                  {"feed_forward.w2.weight", {&B::down}}}},
       {.architecture = "Phi3ForCausalLM",
        .name = "phi3",
        .block = Phi3Block,
@@ -416,6 +438,8 @@ const Family& FamilyOf(const ModelConfig& config) {
 }
 
 }  // namespace
+
+const char* FinalNormName(const ModelConfig& config) { return FamilyOf(config).final_norm; }
 
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config) {
   const Family& family = FamilyOf(config);

@@ -5,13 +5,12 @@
 #include <cmath>
 
 #include "models/config_reader.h"
+#include "models/family_block_parts.h"
 #include "runtime/printable.h"
 
 namespace shiftrt {
 
 namespace {
-
-float InverseRoot(double x) { return 1.0f / std::sqrt(static_cast<float>(x)); }
 
 Activation ReadActivation(const ConfigReader& config, const char* key, const char* fallback) {
   const std::string name = config.Word(key, fallback);
@@ -68,15 +67,6 @@ std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& 
   return windows;
 }
 
-// The number of layers of which the last one is different.
-int64_t Pattern(const ConfigReader& config, const char* key, int64_t fallback) {
-  return config.Integer(key, 1, 1 << 20, fallback);
-}
-
-auto FullEvery(int64_t pattern) {
-  return [pattern](int64_t layer) { return (layer + 1) % pattern != 0; };
-}
-
 // BlockSpec::windows of families in which more than the window depends on whether a layer slides: a window that no
 // position reaches stays, so that the layers can be told apart.
 std::vector<int64_t> WindowsOf(const ConfigReader& config, const ModelConfig& model, const std::vector<bool>& slides) {
@@ -95,14 +85,6 @@ std::vector<RopeChoice> RopesOf(const std::vector<bool>& layers, RopeChoice thes
 }
 
 std::vector<bool> AllLayers(const ModelConfig& model) { return std::vector<bool>(model.layers, true); }
-
-// A Llama block without biases, with which all families start.
-BlockSpec PlainBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block;
-  block.activation = ReadActivation(config, "hidden_act", "silu");
-  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
-  return block;
-}
 
 // The windows of Qwen 2 and later: without layer_types, slides(layer, max_window_layers) says which layers have one.
 template <typename Slides>
@@ -145,8 +127,25 @@ BlockSpec NormsAfter(BlockSpec block) {
   return block;
 }
 
-// Reads the mixtures of experts: `experts_key` has their number, `units_key` the units of each. Layers of
-// mlp_only_layers, and those whose number, counted from 1, decoder_sparse_step does not divide, have an MLP.
+float Multiplier(const ConfigReader& config, const char* key) {
+  return static_cast<float>(config.Number(key, 1e-9, 1e9, 1));
+}
+
+}  // namespace
+
+float InverseRoot(double x) { return 1.0f / std::sqrt(static_cast<float>(x)); }
+
+int64_t Pattern(const ConfigReader& config, const char* key, int64_t fallback) {
+  return config.Integer(key, 1, 1 << 20, fallback);
+}
+
+BlockSpec PlainBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block;
+  block.activation = ReadActivation(config, "hidden_act", "silu");
+  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
+  return block;
+}
+
 void ReadMixture(const ConfigReader& config, const ModelConfig& model, const char* experts_key, const char* units_key,
                  BlockSpec& block) {
   MixtureSpec& mixture = block.mixture;
@@ -172,60 +171,11 @@ void ReadMixture(const ConfigReader& config, const ModelConfig& model, const cha
   block.dense = mixed < model.layers;
 }
 
-// The shared expert of each mixture, after ReadMixture().
 void ReadSharedExpert(const ConfigReader& config, BlockSpec& block) {
   constexpr int64_t kMostUnits = 1 << 22;
   block.mixture.shared_units = config.Integer("shared_expert_intermediate_size", 1, kMostUnits);
   block.shared_expert = block.mixed;
 }
-
-float Multiplier(const ConfigReader& config, const char* key) {
-  return static_cast<float>(config.Number(key, 1e-9, 1e9, 1));
-}
-
-// The mixer of each layer: as `layer_types` says, or else attention in every fourth layer, or as often as
-// `full_attention_interval` says.
-std::vector<Mixer> ReadMixers(const ConfigReader& config, const ModelConfig& model) {
-  std::vector<Mixer> mixers;
-  if (!config.Has("layer_types")) {
-    const auto delta = FullEvery(Pattern(config, "full_attention_interval", 4));
-    for (int64_t layer = 0; layer < model.layers; ++layer)
-      mixers.push_back(delta(layer) ? Mixer::kGatedDelta : Mixer::kAttention);
-    return mixers;
-  }
-  const nlohmann::json& types = config["layer_types"];
-  Check(types.is_array() && std::ssize(types) == model.layers, "{}: layer_types is not a list of {} words",
-        config.file(), model.layers);
-  for (const nlohmann::json& type : types) {
-    Check(type == "full_attention" || type == "linear_attention", "{}: layer type {} is not supported", config.file(),
-          Shown(type));
-    mixers.push_back(type == "full_attention" ? Mixer::kAttention : Mixer::kGatedDelta);
-  }
-  return mixers;
-}
-
-// The blocks of Qwen 3 Next and 3.5: gated delta networks in some layers, and attention with gates in the others.
-BlockSpec GatedDeltaBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block = PlainBlock(config, model);
-  Check(block.activation == Activation::kSilu, "{}: hidden_act is not silu, which the convolutions need",
-        config.file());
-  block.norm_offset = 1;
-  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
-  block.qk_norm = block.attention_gate = true;
-  GatedDeltaShape& delta = block.delta;
-  delta.key_heads = config.Integer("linear_num_key_heads", 1, 65536);
-  delta.value_heads = config.Integer("linear_num_value_heads", 1, 65536);
-  delta.key_dim = config.Integer("linear_key_head_dim", 1, 4096);
-  delta.value_dim = config.Integer("linear_value_head_dim", 1, 4096);
-  delta.conv_width = config.Integer("linear_conv_kernel_dim", 1, 64);
-  Check(delta.value_heads % delta.key_heads == 0,
-        "{}: linear_num_value_heads {} does not divide over linear_num_key_heads {}", config.file(), delta.value_heads,
-        delta.key_heads);
-  block.SetMixers(ReadMixers(config, model));
-  return block;
-}
-
-}  // namespace
 
 BlockSpec LlamaBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = PlainBlock(config, model);
@@ -345,28 +295,6 @@ BlockSpec GptOssBlock(const ConfigReader& config, const ModelConfig& model) {
   block.mixture.normalised = block.expert_bias = true;
   block.clamped = {static_cast<float>(config.Number("swiglu_alpha", 1e-3, 1e3, 1.702)),
                    static_cast<float>(config.Number("swiglu_limit", 1e-3, 1e6, 7))};
-  return block;
-}
-
-BlockSpec Qwen3NextBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block = GatedDeltaBlock(config, model);
-  ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);
-  ReadSharedExpert(config, block);
-  block.mixture.normalised = config.Flag("norm_topk_prob", true);
-  return block;
-}
-
-BlockSpec Qwen35Block(const ConfigReader& config, const ModelConfig& model) {
-  Check(config.Flag("attn_output_gate", true), "{}: attn_output_gate is false, which is not supported", config.file());
-  return GatedDeltaBlock(config, model);
-}
-
-BlockSpec Qwen35MoeBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block = Qwen35Block(config, model);
-  ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);
-  Check(block.mixed && !block.dense, "{}: layers without experts are not supported", config.file());
-  ReadSharedExpert(config, block);
-  block.mixture.normalised = true;
   return block;
 }
 

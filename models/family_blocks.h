@@ -28,6 +28,8 @@ BlockSpec GptOssBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Qwen3NextBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec HunYuanBlock(const ConfigReader& config, const ModelConfig& model);
 BlockSpec ApertusBlock(const ConfigReader& config, const ModelConfig& model);
+BlockSpec Lfm2Block(const ConfigReader& config, const ModelConfig& model);
+int64_t Lfm2Units(const ConfigReader& config, int64_t stated);
 BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma1Block(const ConfigReader& config, const ModelConfig& model);
 BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model);

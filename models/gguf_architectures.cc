@@ -112,6 +112,13 @@ const std::vector<GgufArchitecture>& Architectures() {
        .activation = "xielu",
        .rope_factors = true,
        .qkv_bias = false},
+      {.name = "lfm2",
+       .families = {"Lfm2ForCausalLM"},
+       .qkv_bias = false,
+       .short_convolution = true,
+       .places = {{"shortconv.out_proj.weight", {&B::o}, &BlockSpec::short_convolution}},
+       .final_norm = "token_embd_norm.weight",
+       .settings = R"({"block_auto_adjust_ff_dim": false})"},
       {.name = "hunyuan-dense", .families = {"HunYuanDenseV1ForCausalLM"}, .qkv_bias = false},
       {.name = "phi3",
        .families = {"Phi3ForCausalLM"},
@@ -278,6 +285,8 @@ constexpr NamedMember kNames[] = {
     {&B::delta_a_log, "ssm_a"},
     {&B::delta_dt_bias, "ssm_dt.bias"},
     {&B::delta_norm, "ssm_norm.weight"},
+    {&B::convolution_in, "shortconv.in_proj.weight"},
+    {&B::convolution, "shortconv.conv.weight"},
 };
 constexpr ExpertPlaces kGgufExperts = {"ffn_gate_exps.weight", "ffn_up_exps.weight", "ffn_down_exps.weight",
                                        "ffn_gate_exps.bias",   "ffn_up_exps.bias",   "ffn_down_exps.bias"};

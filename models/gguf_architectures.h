@@ -24,6 +24,7 @@ struct GgufNumber {
 
 // The number of blocks that predict several tokens, which block_count counts too.
 inline constexpr const char* kGgufPredictionLayers = "nextn_predict_layers";
+inline constexpr const char* kGgufFinalNorm = "output_norm.weight";  // of most architectures
 
 // The family that a file with experts is read as, and the settings of its config.json.
 struct GgufMixture {
@@ -67,9 +68,13 @@ struct GgufArchitecture {
   // The heads and the size of the MLP are lists with one number per layer (models/gguf_layers.h).
   bool by_layer = false;
   bool gated_delta = false;  // layers have gated delta networks, and attention has gates
-  int64_t most_layers = 0;   // llama.cpp expects other tensors in deeper models; 0: no such limit
+  // Layers without key-value heads, which are listed, have short convolutions.
+  bool short_convolution = false;
+  int64_t most_layers = 0;  // llama.cpp expects other tensors in deeper models; 0: no such limit
   std::vector<GgufNumber> numbers = {};
   std::vector<TensorPlace> places = {};
+  const char* final_norm = kGgufFinalNorm;
+  const char* settings = "{}";  // of config.json, as JSON, in all files
 };
 
 // Null if there is none of this name, or none that holds the family.

@@ -53,7 +53,7 @@ class GgufCheckpoint final : public Checkpoint {
     used_.insert(stored);
     FileTensor taken{tensor.data, static_cast<BlockType>(tensor.type->code), tensor.shape};
     if (row == nullptr) {
-      if (stored == kGgufFinalNorm) taken.offset = -config_.block.norm_offset;
+      if (stored == architecture_.final_norm) taken.offset = -config_.block.norm_offset;
       return taken;
     }
     if (row->HasNormOffset()) taken.offset = -config_.block.norm_offset;
@@ -115,9 +115,9 @@ class GgufCheckpoint final : public Checkpoint {
       if (name.starts_with(fmt::format("blk.{}.", block))) return true;
     return false;
   }
-  static std::string StoredName(const std::string& name) {
+  std::string StoredName(const std::string& name) const {
     if (name == "model.embed_tokens.weight") return kGgufEmbedding;
-    if (name == "model.norm.weight") return kGgufFinalNorm;
+    if (name == "model.norm.weight") return architecture_.final_norm;
     if (name == "model.norm.bias") return kGgufFinalNormBias;
     return name == "lm_head.weight" ? kGgufHead : name;
   }

@@ -44,10 +44,9 @@ const char* Difference(const ModelConfig& a, const ModelConfig& b) {
   if (s.attention_sinks != t.attention_sinks) return "attention sinks";
   const auto delta = [](const BlockSpec& block) {
     const GatedDeltaShape& of = block.delta;
-    return std::array{of.key_heads, of.value_heads, of.key_dim, of.value_dim, of.conv_width};
+    return std::array{of.key_heads, of.value_heads, of.key_dim, of.value_dim, of.conv_width, block.convolution.width};
   };
-  if (s.mixers != t.mixers || s.attention_gate != t.attention_gate || delta(s) != delta(t))
-    return "gated delta networks";
+  if (s.mixers != t.mixers || s.attention_gate != t.attention_gate || delta(s) != delta(t)) return "mixers";
   if (s.gated != t.gated || s.activation != t.activation || s.clamped != t.clamped || s.parallel != t.parallel ||
       s.xielu != t.xielu)
     return "MLPs";

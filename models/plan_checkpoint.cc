@@ -20,6 +20,11 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
+// The word for the mixer in the `layer_types` of the families that have it.
+const char* LayerType(Mixer mixer) {
+  return mixer == Mixer::kAttention ? "full_attention" : mixer == Mixer::kGatedDelta ? "linear_attention" : "conv";
+}
+
 // Divides the tensors among files; returns the indices of each file's tensors, in order.
 std::vector<std::vector<size_t>> Shards(std::span<const TensorOfParts> tensors, int64_t shard_bytes) {
   std::vector<std::vector<size_t>> shards;
@@ -195,9 +200,9 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
   const std::vector<Mixer>& mixers = model.weights->config.block.mixers;
   if (!mixers.empty() && !config.value("layer_types", Json()).is_array()) {
     config["layer_types"] = Json::array();
-    for (const Mixer mixer : mixers)
-      config["layer_types"].push_back(mixer == Mixer::kAttention ? "full_attention" : "linear_attention");
+    for (const Mixer mixer : mixers) config["layer_types"].push_back(LayerType(mixer));
   }
+  if (!mixers.empty()) config.erase("full_attn_idxs");  // numbers of layers, whose types are named
   // Layers without rotary embedding are those without a window, or have to be named too.
   const BlockSpec& block = model.weights->config.block;
   bool named_too = false;

@@ -70,7 +70,9 @@ TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
                            "qwen2_moe",
                            "hunyuan",
                            "apertus",
-                           "apertus_plain"}) {
+                           "apertus_plain",
+                           "lfm2",
+                           "lfm2_long"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

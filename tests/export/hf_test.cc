@@ -65,7 +65,9 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "hunyuan",
                            "hunyuan_bias",
                            "apertus",
-                           "apertus_plain"}) {
+                           "apertus_plain",
+                           "lfm2",
+                           "lfm2_long"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

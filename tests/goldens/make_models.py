@@ -262,6 +262,18 @@ CONFIGS.update({
     "apertus": APERTUS,
     "apertus_plain": {**APERTUS, "tie_word_embeddings": True, "rope_theta": None, "rope_scaling": None},
 })
+# Short convolutions beside attention; the units of an MLP are two thirds of the number, rounded up.
+LFM2 = {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "num_hidden_layers": 5, "num_key_value_heads": 2,
+        "rms_norm_eps": None, "norm_eps": 1e-5, "hidden_act": None, "intermediate_size": None, "block_ff_dim": 132,
+        "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True, "conv_L_cache": 3,
+        "conv_bias": False, "full_attn_idxs": [1, 4], "tie_word_embeddings": None, "tie_embedding": True,
+        "rope_theta": 1000000.0}
+CONFIGS.update({
+    "lfm2": LFM2,
+    "lfm2_long": {**LFM2, "rows": 4, "length": 150, "num_hidden_layers": 4, "conv_L_cache": 5, "full_attn_idxs": None,
+                  "layer_types": ["conv", "full_attention", "conv", "conv"], "block_auto_adjust_ff_dim": False,
+                  "tie_embedding": False},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
@@ -334,11 +346,12 @@ def main():
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
                                                  torch_dtype=torch.float32).eval()
+        tied = config.get("tie_embedding", config.get("tie_word_embeddings"))
         state = {k: random_state(k, tuple(v.shape), config["model_type"]) for k, v in model.state_dict().items()
-                 if not (k == "lm_head.weight" and config["tie_word_embeddings"])}
+                 if not (k == "lm_head.weight" and tied)}
         missing = model.load_state_dict(state, strict=False)
         assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
-        if config["tie_word_embeddings"]:
+        if tied:
             model.tie_weights()
         tokens = torch.arange(length) * 7 % 89 + 1
         tokens[3::5] = (tokens[3::5] * 5 + 2) % 97
