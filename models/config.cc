@@ -281,9 +281,18 @@ int64_t CommonPrefix(std::string_view a, std::string_view b) {
 // The name without "ForCausalLM" and the like.
 std::string_view Stem(std::string_view architecture) { return architecture.substr(0, architecture.find("For")); }
 
+// No other family computes something like the blocks of Gemma 4.
+void RefuseGemma4(std::string_view architecture, const std::string& name) {
+  Check(!architecture.starts_with("Gemma4"),
+        "{}: architecture {} is not supported: blocks of Gemma 4 have heads of two sizes, take keys and values and "
+        "embeddings that are computed outside them, and multiply the stream by a number of the block",
+        name, Printable(architecture));
+}
+
 // Says which family is nearest to one that is not known: one that would read the file, if there is any, and of those
 // the one with the most similar name.
 [[noreturn]] void FailOfArchitecture(const Json& json, const std::string& architecture, const std::string& name) {
+  RefuseGemma4(architecture, name);
   std::vector<std::string_view> known;
   const Family* nearest = nullptr;
   std::string difference;
@@ -347,6 +356,7 @@ Json TextConfig(const Json& json, const std::string& name) {
     return named;
   }
   const std::string architecture = ArchitectureOf(json, name);
+  RefuseGemma4(architecture, name);
   const Json type = text->value("model_type", Json());
   const auto* const model = TextModelOf(architecture, type.is_string() ? type.get<std::string>() : "");
   Check(model != nullptr, "{}: the text model of {} (text_config.model_type {}) is not supported", name, architecture,
