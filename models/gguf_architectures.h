@@ -24,7 +24,7 @@ struct GgufNumber {
 
 // The number of blocks that predict several tokens, which block_count counts too.
 inline constexpr const char* kGgufPredictionLayers = "nextn_predict_layers";
-inline constexpr const char* kGgufFinalNorm = "output_norm.weight";  // of most architectures
+inline constexpr const char* kGgufFinalNorm = "output_norm.weight";  // most architectures have it
 
 // The family that a file with experts is read as, and the settings of its config.json.
 struct GgufMixture {
@@ -74,7 +74,7 @@ struct GgufArchitecture {
   std::vector<GgufNumber> numbers = {};
   std::vector<TensorPlace> places = {};
   const char* final_norm = kGgufFinalNorm;
-  const char* settings = "{}";  // of config.json, as JSON, in all files
+  const char* settings = "{}";  // what the config.json of each file has besides, as JSON
 };
 
 // Null if there is none of this name, or none that holds the family.
