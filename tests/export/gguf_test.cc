@@ -201,6 +201,41 @@ TEST_F(GgufExport, GatedDeltaNetworksComeBack) {
   }
 }
 
+// Numbers of the blocks are lists of the metadata.
+TEST_F(GgufExport, NumbersOfBlocksAreListed) {
+  const Model model = Golden("apertus", DType::kBFloat16);
+  const DepthPlan plan = Pruned(model, {1});
+  Write("gguf", model, plan);
+  const GgufFile file(File());
+  const std::vector<float> numbers = file.metadata().Numbers("xielu.alpha_n");
+  ASSERT_EQ(numbers.size(), 2u);
+  EXPECT_EQ(numbers[1], static_cast<float>(*static_cast<const BFloat16*>(model.weights->blocks[2].xielu_n.data)));
+  EXPECT_EQ(file.metadata().Numbers("xielu.beta"), (std::vector<float>{0.5f, 0.5f}));
+  for (const int count : {1, 0}) {
+    GgufWriter writer;
+    std::string data;
+    for (const auto& [key, value] : file.metadata().values())
+      if (key != "xielu.alpha_n") writer.AddCopy(key, value);
+    if (count > 0) writer.AddNumbers("xielu.alpha_n", {numbers[0]});
+    for (const auto& [name, tensor] : file.tensors()) {
+      writer.AddTensor(name, tensor.shape, static_cast<BlockType>(tensor.type->code));
+      data.append(reinterpret_cast<const char*>(tensor.data), static_cast<size_t>(tensor.bytes));
+      data += GgufWriter::Padding(tensor.bytes);
+    }
+    const fs::path other = directory_.path() / "other.gguf";
+    WriteText(other, writer.header() + data);
+    try {
+      OpenModel(other.string());
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what())
+                    .find(count > 0 ? "xielu.alpha_n has 1 numbers for 2 blocks" : "xielu.alpha_n is missing"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 // The golden of Qwen 3.5 with keys and values of one width, as an exported file.
 class GatedDeltaGguf : public GgufExport {
  protected:
