@@ -161,7 +161,7 @@ void ReadVocabAndMerges(const TokenizerSettings& settings, Tokens& tokens, GgufW
     if (!line.empty() && !line.starts_with("#version")) merges.push_back(std::move(line));
   }
   const bool qwen = settings.tokenizer_class.starts_with("Qwen2Tokenizer");
-  AddBpe({qwen ? kQwen2Pattern : kGpt2Pattern}, false, merges, vocab, file);
+  AddBpe({.patterns = {qwen ? kQwen2Pattern : kGpt2Pattern}}, false, merges, vocab, file);
 }
 
 // A tokenizer.model as the readers of GGUF files use it.
