@@ -257,7 +257,7 @@ CONFIGS.update({
 APERTUS = {"architectures": ["ApertusForCausalLM"], "model_type": "apertus", "hidden_act": "xielu", "num_key_value_heads": 2,
            "intermediate_size": 192, "qk_norm": True, "post_norm": False, "rope_theta": 12000000.0,
            "rope_scaling": {"rope_type": "llama3", "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
-                            "high_freq_factor": 4.0, "original_max_position_embeddings": 64}}
+                            "high_freq_factor": 4.0, "original_max_position_embeddings": 128}}
 CONFIGS.update({
     "apertus": APERTUS,
     "apertus_plain": {**APERTUS, "tie_word_embeddings": True, "rope_theta": None, "rope_scaling": None},
@@ -271,7 +271,7 @@ LFM2 = {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "num_hidden_
 CONFIGS.update({
     "lfm2": LFM2,
     "lfm2_long": {**LFM2, "rows": 4, "length": 150, "num_hidden_layers": 4, "conv_L_cache": 5, "full_attn_idxs": None,
-                  "layer_types": ["conv", "full_attention", "conv", "conv"], "block_auto_adjust_ff_dim": False,
+                  "layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False,
                   "tie_embedding": False},
 })
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",

@@ -84,7 +84,8 @@ TEST_P(FamiliesCli, AreRepairedSavedExportedAndReadBack) {
 TEST_P(FamiliesCli, CriteriaCorrectionsAndRoundingKnowNoFamily) {
   for (const char* prune : {"magnitude-l1:1", "taylor:1", "ppl:1", "bi:2,unit=half"})
     EXPECT_EQ(Run({"--prune", prune, "--lra", "4"}).status, 0) << prune;
-  for (const char* correction : {"norm-lra", "replaceme", "prune-comp", "linearpatch"})
+  EXPECT_EQ(Run({"--prune", "layers=2", "--correction", "norm-lra", "--lra", "4"}).status, 0);
+  for (const char* correction : {"replaceme", "prune-comp", "linearpatch"})
     EXPECT_EQ(Run({"--prune", "layers=2", "--correction", correction}).status, 0) << correction;
   EXPECT_EQ(Run({"--prune", "layers=1", "--heal", "all"}).status, 0);
   EXPECT_EQ(Run({"--prune", "layers=1", "--quantize", "q8_0"}).status, 0);
@@ -94,7 +95,7 @@ TEST_P(FamiliesCli, AreTrained) {
   ASSERT_EQ(Run({"--prune", "layers=2", "--lra", "4", "--save", Path("saved")}).status, 0);
   const double before = Perplexity("saved");
   const auto train = [&](const std::string& save, std::vector<std::string> more) {
-    more.insert(more.end(), {"--calib", Path("calibration.txt"), "--length", "32", "--steps", "6", "--lr", "1e-2",
+    more.insert(more.end(), {"--calib", Path("calibration.txt"), "--length", "32", "--steps", "6", "--rate", "1e-2",
                              "--quiet", "--save", Path(save)});
     const Outcome outcome = Command("finetune", std::move(more), "saved");
     EXPECT_EQ(outcome.status, 0) << outcome.err;
