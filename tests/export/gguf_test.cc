@@ -70,7 +70,6 @@ TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
                            "qwen2_moe",
                            "hunyuan",
                            "apertus",
-                           "apertus_plain",
                            "lfm2",
                            "lfm2_long"}) {
     SCOPED_TRACE(name);
@@ -120,6 +119,7 @@ TEST_F(GgufExport, EverySettingComesBack) {
       {"mixtral", R"({"sliding_window": null})"},
       {"gpt_oss", R"({"swiglu_alpha": 1.702, "swiglu_limit": 7})"},
       {"gpt_oss_long", R"({"attention_bias": true})"},
+      {"apertus_plain", R"({"tie_word_embeddings": false})"},
   };
   for (const auto& [name, patch] : cases) {
     SCOPED_TRACE(name);
@@ -161,6 +161,20 @@ TEST_F(GgufExport, MxFp4ExpertsComeBack) {
   const Model directory = OpenModel(out_.string());
   EXPECT_EQ(directory.weights->blocks[0].experts[0].up.dtype, DType::kBFloat16);
   ExpectSame(Logits(directory, directory.plan), Logits(expanded, plan));
+}
+
+// What llama.cpp has no place for.
+TEST_F(GgufExport, OtherSettingsOfLaterFamiliesAreRefused) {
+  for (const auto& [name, word] : {std::pair("hunyuan_bias", "has no tensor for self_attn.q_proj.bias"),
+                                   {"apertus_plain", "tensor output.weight is missing"}}) {
+    const Model model = Golden(name);
+    const std::string why = WhyNot(FindExportFormat("gguf"), model, model.plan);
+    EXPECT_NE(why.find(word), std::string::npos) << why;
+  }
+  // A model that no layer of attention is left of has no list of key-value heads that llama.cpp reads.
+  const Model model = Golden("lfm2_long");
+  const std::string why = WhyNot(FindExportFormat("gguf"), model, Pruned(model, {2}));
+  EXPECT_NE(why.find("head_count_kv has no layer with attention"), std::string::npos) << why;
 }
 
 // llama.cpp's unit, and its file, have one form alone.
