@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the logits of llama.cpp on GGUF exports of small random models with those of transformers, family by family.
 
-    pip install xllamacpp==2026.10.11549 torch transformers==5.23.0 numpy
+    pip install xllamacpp==2026.10.11549 torch transformers==5.23.0 numpy   # hunyuan: transformers==5.24.0
     bench/rivals/llama_cpp_families.py --shiftrt build/release/bin/shiftrt [NAME...]
 
 The models are those of tests/goldens/make_models.py, with other random weights, and changed where llama.cpp has no place

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens/gradients: loss and gradients of tiny random models, by PyTorch's autograd in float64.
 
-    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5", "qwen2_moe", "gpt_oss": transformers==5.24.0
+    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5", "qwen2_moe" and later ones: transformers==5.24.0
     python3 make_gradients.py gradients [NAME...]
 
 The weights are those of make_models.py (seed 1). A low-rank adapter stands after block 0 and a full one after block 1,
