@@ -36,6 +36,7 @@ void CheckDeviceTakes(const Context& context, const Weights& weights) {
 }
 
 void CheckDeviceTrains(const Context& context, const Weights& weights) {
+  CheckDeviceTakes(context, weights);
   const BlockSpec& block = weights.config.block;
   const char* const missing = block.gated_delta      ? "gated delta networks"
                               : block.attention_gate ? "gates of its attention"
