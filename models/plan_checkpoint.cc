@@ -220,7 +220,10 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
     if (config.contains(key)) config[key] = Name(ExpandedType(model.weights->embedding.dtype));
   // The plan has a head of its own, or the checkpoint has one that differs from the embedding table.
   // Or a GGUF file stores the embedding table a second time as the head.
-  if (says_tied != plan.TiedHead(*model.weights)) config["tie_word_embeddings"] = !says_tied;
+  if (says_tied != plan.TiedHead(*model.weights)) {
+    config["tie_word_embeddings"] = !says_tied;
+    config.erase("tie_embedding");  // the name in LFM2, which would count for more
+  }
   return KeptConfig(std::move(config), plan, resized);
 }
 

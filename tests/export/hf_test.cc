@@ -109,7 +109,7 @@ TEST_F(Hf, BlocksWithTensorsOfTheirOwnAreFolded) {
 
 // A head that was tied comes apart.
 TEST_F(Hf, AnOutputOfItsOwnIsTheModels) {
-  for (const char* name : {"qwen2_tied", "llama2", "gemma2"}) {
+  for (const char* name : {"qwen2_tied", "llama2", "gemma2", "lfm2"}) {
     SCOPED_TRACE(name);
     const Model model = Golden(name, DType::kBFloat16);
     const DepthPlan plan = WithOutput(model, Pruned(model, {1}));
