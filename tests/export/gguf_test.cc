@@ -163,7 +163,7 @@ TEST_F(GgufExport, MxFp4ExpertsComeBack) {
   ExpectSame(Logits(directory, directory.plan), Logits(expanded, plan));
 }
 
-// What llama.cpp has no place for.
+// llama.cpp has no place for these settings.
 TEST_F(GgufExport, OtherSettingsOfLaterFamiliesAreRefused) {
   for (const auto& [name, word] : {std::pair("hunyuan_bias", "has no tensor for self_attn.q_proj.bias"),
                                    {"apertus_plain", "tensor output.weight is missing"}}) {
