@@ -45,8 +45,8 @@ const std::vector<std::vector<DeltaSequence>>& RecurrentSequences::Of(int64_t sl
       if (of.cache != nullptr) {
         CpuKv::Slot& cached = of.cache->slots[slot];
         Check(of.past == 0 || cached.positions == of.past,
-              "the state of a recurrent block is that of {} positions, and the call goes on from {}",
-              cached.positions, of.past);
+              "the state of a recurrent block is that of {} positions, and the call goes on from {}", cached.positions,
+              of.past);
         sequence.state_after = cached.state.data();
         sequence.rows_after = cached.rows.data();
         sequence.state_before = of.past > 0 ? sequence.state_after : nullptr;
