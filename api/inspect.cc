@@ -84,6 +84,8 @@ ModelDescription Describe(const LanguageModel& opened) {
   description.kv_heads = config.kv_heads;
   description.head_dim = config.head_dim;
   description.recurrent = RecurrentBlocks(config, model.plan);
+  if (description.recurrent > 0)
+    description.mixers = config.block.gated_delta ? "gated delta networks" : "short convolutions";
   description.tied_head = model.plan.TiedHead(weights);
   description.active_parameters = model.plan.ActiveParameters(weights);
   if (const MixtureSpec& mixture = config.block.mixture; config.block.mixed)

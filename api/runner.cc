@@ -25,7 +25,7 @@ int64_t SequenceCache::Capacity() const { return impl_->cache.capacity(); }
 void SequenceCache::Truncate(int64_t size) {
   Check(size >= 0 && size <= Size(), "a sequence of {} tokens cannot be cut to {}", Size(), size);
   Check(size == 0 || size == Size() || !impl_->cache.recurrent(),
-        "a sequence of {} tokens cannot be cut to {}: a gated delta network has no earlier state; cut it to 0", Size(),
+        "a sequence of {} tokens cannot be cut to {}: a recurrent block has no earlier state; cut it to 0", Size(),
         size);
   impl_->cache.Truncate(size);
 }

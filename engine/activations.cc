@@ -7,10 +7,12 @@ namespace shiftrt {
 
 namespace {
 
-// Numbers per token between the products of a gated delta network on a CPU.
-int64_t DeltaFloats(const ModelConfig& config) {
+// Numbers per token between the products of a mixer that is no attention on a CPU.
+int64_t RecurrentFloats(const ModelConfig& config) {
   const GatedDeltaShape& delta = config.block.delta;
-  return config.block.gated_delta ? 2 * delta.channels() + 2 * delta.values() + 2 * delta.value_heads : 0;
+  const int64_t of_delta = 2 * delta.channels() + 2 * delta.values() + 2 * delta.value_heads;
+  return std::max(config.block.gated_delta ? of_delta : 0,
+                  config.block.short_convolution ? 5 * config.block.convolution.channels : 0);
 }
 
 }  // namespace
@@ -31,7 +33,7 @@ int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
 int64_t CpuActivationBytesPerToken(const ModelConfig& config) {
   // The halves of a block use the same memory one after the other.
   const int64_t gates = config.block.attention_gate ? 3 * config.query_dim() : 0;
-  const int64_t attention = std::max(2 * config.query_dim() + 2 * config.kv_dim() + gates, DeltaFloats(config));
+  const int64_t attention = std::max(2 * config.query_dim() + 2 * config.kv_dim() + gates, RecurrentFloats(config));
   const MixtureSpec& mixture = config.block.mixture;
   const int64_t dense = config.block.dense ? 2 * config.intermediate : 0, shared = 2 * mixture.shared_units,
                 mixed = config.block.mixed
@@ -49,13 +51,13 @@ int64_t KvBytesPerPosition(const ModelConfig& config, const DepthPlan& plan, DTy
 int64_t RecurrentBlocks(const ModelConfig& config, const DepthPlan& plan) {
   const std::vector<const BlockStage*> all = plan.Blocks();
   return std::count_if(all.begin(), all.end(), [&](const BlockStage* block) {
-    return RunsAttention(block->halves) && config.block.MixerOf(block->layer) == Mixer::kGatedDelta;
+    return RunsAttention(block->halves) && config.block.MixerOf(block->layer) != Mixer::kAttention;
   });
 }
 
 int64_t StateBytes(const ModelConfig& config, const DepthPlan& plan) {
-  const GatedDeltaShape& delta = config.block.delta;
-  return RecurrentBlocks(config, plan) * delta.sequence_floats() * static_cast<int64_t>(sizeof(float));
+  const int64_t of_block = config.block.StateFloats() + config.block.RowFloats();
+  return RecurrentBlocks(config, plan) * of_block * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace shiftrt

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/block_pass.h"
 
+#include "engine/gated_delta_pass.h"
+#include "engine/short_convolution_pass.h"
+
 namespace shiftrt {
 
 using B = BlockWeights;
@@ -27,8 +30,14 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Keeping k
                  ProjectionPass(pass, stage, &B::o, &B::o_bias)},
       mlp_{InputNormOf(&B::post_norm, &B::post_norm_bias), NormOf(&B::mlp_update_norm),
            ProjectionPass(pass, stage, &B::down, &B::down_bias)} {
-  if (config_.block.MixerOf(block_.layer) == Mixer::kGatedDelta) delta_.emplace(pass, stage);
+  const Mixer mixer = config_.block.MixerOf(block_.layer);
+  if (mixer == Mixer::kGatedDelta) mixer_ = std::make_unique<GatedDeltaPass>(pass, stage);
+  if (mixer == Mixer::kShortConvolution) mixer_ = std::make_unique<ShortConvolutionPass>(pass, stage);
   heads_.sinks = OperandOf(pass, stage, &B::sinks);
+  if (!config_.block.xielu) return;
+  xielu_ = {OperandOf(pass, stage, &B::xielu_p), OperandOf(pass, stage, &B::xielu_n),
+            OperandOf(pass, stage, &B::xielu_beta), OperandOf(pass, stage, &B::xielu_eps)};
+  dxielu_ = {GradientOf(stage, &B::xielu_p), GradientOf(stage, &B::xielu_n)};
 }
 
 BlockPass::Norm BlockPass::InputNormOf(TensorView B::*weight, TensorView B::*bias) const {
@@ -86,7 +95,7 @@ void BlockPass::LayOutMixer(const Arenas& arenas, int64_t tokens) {
   Arena& kept = arenas.kept;
   const int64_t queries = config_.query_dim(), keys = config_.kv_dim();
   const bool all = keeps(), gated = config_.block.attention_gate;
-  if (delta_) return delta_->LayOut(arenas, tokens, all);
+  if (mixer_) return mixer_->LayOut(arenas, tokens, all);
   heads_.layer = block_.layer;
   heads_.q = kept.Get(tokens, queries);
   heads_.k = kept.Get(tokens, keys);
@@ -105,8 +114,8 @@ void BlockPass::LayOutMixer(const Arenas& arenas, int64_t tokens) {
 
 void BlockPass::LayOutMixerGradients(Arena& scratch, int64_t tokens) {
   const int64_t queries = config_.query_dim(), keys = config_.kv_dim();
-  dattended_ = scratch.Get(tokens, delta_ ? config_.block.delta.values() : queries);
-  if (delta_) return delta_->LayOutGradients(scratch, tokens);
+  dattended_ = scratch.Get(tokens, mixer_ ? mixer_->width() : queries);
+  if (mixer_) return mixer_->LayOutGradients(scratch, tokens);
   dquery_ = scratch.Get(tokens, queries);
   dkey_ = scratch.Get(tokens, keys);
   dvalue_ = scratch.Get(tokens, keys);
@@ -146,7 +155,7 @@ void BlockPass::NormInput(const BlockStage&, Halves which) {
 }
 
 void BlockPass::Attend(const BlockStage&, int64_t slot) {
-  if (delta_) return delta_->Forward(attention_.x, lora_, slot);
+  if (mixer_) return mixer_->Forward(attention_.x, lora_, slot);
   const bool gated = config_.block.attention_gate;
   AttentionActivations& a = heads_;
   a.slot = slot;
@@ -155,20 +164,30 @@ void BlockPass::Attend(const BlockStage&, int64_t slot) {
   if (gated) ops_.SplitGates(both_, a.q, head_gates_);
   k_.Forward(attention_.x, lora_, a.k);
   v_.Forward(attention_.x, lora_, a.v);
-  if (config_.block.qk_norm) {
-    if (keeps()) {
-      ops_.Copy(a.q, raw_query_);
-      ops_.Copy(a.k, raw_key_);
-    }
-    ops_.RmsNormHeads(a.q, q_norm_.operands.weight);
-    ops_.RmsNormHeads(a.k, k_norm_.operands.weight);
-  }
+  if (!config_.block.qk_norm_after_rotation) NormHeads();
   ops_.Rope(block_.layer, Rotated::kQueries, a.q);
   ops_.Rope(block_.layer, Rotated::kKeys, a.k);
+  if (config_.block.qk_norm_after_rotation) NormHeads();
   ops_.Attention(a);
   if (!gated) return;
   if (!gated_heads_.StartsAt(a.out)) ops_.Copy(a.out, gated_heads_);
   ops_.SigmoidGate(head_gates_, gated_heads_);
+}
+
+void BlockPass::NormHeads() {
+  if (!config_.block.qk_norm) return;
+  if (keeps()) {
+    ops_.Copy(heads_.q, raw_query_);
+    ops_.Copy(heads_.k, raw_key_);
+  }
+  ops_.RmsNormHeads(heads_.q, q_norm_.operands.weight);
+  ops_.RmsNormHeads(heads_.k, k_norm_.operands.weight);
+}
+
+void BlockPass::NormHeadsBackward() {
+  if (!config_.block.qk_norm) return;
+  ops_.RmsNormHeadsGradient(raw_query_, q_norm_.operands.weight, dquery_, dquery_, q_norm_.gradients.weight);
+  ops_.RmsNormHeadsGradient(raw_key_, k_norm_.operands.weight, dkey_, dkey_, k_norm_.gradients.weight);
 }
 
 void BlockPass::Gate(const BlockStage&) {
@@ -184,6 +203,7 @@ void BlockPass::Gate(const BlockStage&) {
 
 void BlockPass::Activate() {
   if (!activation_.StartsAt(gates_)) ops_.Copy(gates_, activation_);
+  if (config_.block.xielu) return ops_.Xielu(xielu_, activation_);
   ops_.GatedUnit(activation_, ups_);
 }
 
@@ -239,13 +259,17 @@ void BlockPass::MlpBackward(const StreamGradient& stream) {
   if (mlp_.last.ReadsInput()) Activate();
   const DeviceMatrix<const float> dupdate = UpdateGradient(mlp_, stream.gradient);
 
-  const bool inner = stream.wanted || gate_.Trained() || up_.Trained() || mlp_.norm.Trained();
+  const bool inner = stream.wanted || gate_.Trained() || up_.Trained() || mlp_.norm.Trained() || dxielu_.any();
   mlp_.last.Backward(activation_, dupdate, lora_, false, inner ? dgates_ : DeviceMatrix<float>());
   if (!inner) return;
   const bool gated = config_.block.gated, input = stream.wanted || mlp_.norm.Trained();
   const DeviceMatrix<float> dups = gated ? activation_ : DeviceMatrix<float>();
   const DeviceMatrix<float> dx = input ? dmlp_x_ : DeviceMatrix<float>();
-  ops_.GatedUnitGradient(gates_, ups_, dgates_, dups);
+  if (config_.block.xielu) {
+    ops_.XieluGradient(xielu_, gates_, dgates_, dxielu_);
+  } else {
+    ops_.GatedUnitGradient(gates_, ups_, dgates_, dups);
+  }
   if (!gated) return up_.Backward(mlp_.x, dgates_, lora_, false, dx);
   gate_.Backward(mlp_.x, dgates_, lora_, false, dx);
   up_.Backward(mlp_.x, dups, lora_, true, dx);
@@ -266,17 +290,15 @@ void BlockPass::AttentionBackward(const StreamGradient& stream) {
 }
 
 void BlockPass::HeadsBackward(DeviceMatrix<float> dx) {
-  if (delta_) return delta_->Backward(attention_.x, dattended_, lora_, dx);
+  if (mixer_) return mixer_->Backward(attention_.x, dattended_, lora_, dx);
   const bool gated = config_.block.attention_gate;
   if (gated) ops_.SigmoidGateGradient(head_gates_, heads_.out, dattended_, dhead_gates_);
   ops_.AttentionGradient(heads_, dattended_, dquery_, dkey_, dvalue_);
   if (!dsinks_.empty()) ops_.AttentionSinkGradient(heads_, dattended_, dsinks_);
+  if (config_.block.qk_norm_after_rotation) NormHeadsBackward();
   ops_.RopeGradient(block_.layer, Rotated::kQueries, dquery_);
   ops_.RopeGradient(block_.layer, Rotated::kKeys, dkey_);
-  if (config_.block.qk_norm) {
-    ops_.RmsNormHeadsGradient(raw_query_, q_norm_.operands.weight, dquery_, dquery_, q_norm_.gradients.weight);
-    ops_.RmsNormHeadsGradient(raw_key_, k_norm_.operands.weight, dkey_, dkey_, k_norm_.gradients.weight);
-  }
+  if (!config_.block.qk_norm_after_rotation) NormHeadsBackward();
   if (gated) ops_.JoinGates(dquery_, dhead_gates_, both_);
   q_.Backward(attention_.x, gated ? both_ : dquery_, lora_, false, dx);
   k_.Backward(attention_.x, dkey_, lora_, true, dx);

@@ -3,10 +3,10 @@
 // every device, and the backward pass.
 #pragma once
 
-#include <optional>
+#include <memory>
 
 #include "engine/block.h"
-#include "engine/gated_delta_pass.h"
+#include "engine/mixer_pass.h"
 #include "engine/mixture_pass.h"
 #include "engine/projection.h"
 
@@ -30,7 +30,7 @@ class BlockPass final : private Block {
 
   // The input of the last projection of the half that ran last, (tokens, heads_dim) or (tokens, units), and with
   // kUpdates what the half added to the stream. A mixture of experts has no activation().
-  const DeviceMatrix<float>& heads() const { return delta_ ? delta_->out() : gated_heads_; }
+  const DeviceMatrix<float>& heads() const { return mixer_ ? mixer_->out() : gated_heads_; }
   const DeviceMatrix<float>& activation() const {
     Check(!mixture_.any(), "layer {}: a mixture of experts has no one activation that could be tapped", block_.layer);
     return activation_;
@@ -65,15 +65,18 @@ class BlockPass final : private Block {
   void LayOutMlp(const Arenas& arenas, int64_t tokens);
   bool keeps() const { return keeping_ == Keeping::kActivations; }
   bool parallel() const { return IsParallel(block_); }
-  // LayOut of the part between the first and the last products of the attention or the gated delta network.
+  // LayOut of the part between the first and the last products of the mixer.
   void LayOutMixer(const Arenas& arenas, int64_t tokens);
   void LayOutMixerGradients(Arena& scratch, int64_t tokens);
   // The slot of the forward pass.
-  int64_t slot() const { return delta_ ? delta_->slot() : heads_.slot; }
+  int64_t slot() const { return mixer_ ? mixer_->slot() : heads_.slot; }
   void NormInput(const BlockStage&, Halves half) override;
   void Attend(const BlockStage&, int64_t slot) override;
   void Gate(const BlockStage&) override;
   void Finish(const BlockStage&, Halves half) override;
+  // The norms of queries and keys, in place, if the block has them.
+  void NormHeads();
+  void NormHeadsBackward();
   // activation_ from gates_ and ups_.
   void Activate();
   // True if the last product of the half that runs is wanted: for the stream, or because the gradient of its norm reads
@@ -95,7 +98,7 @@ class BlockPass final : private Block {
   void NormBackward(const Norm& norm, DeviceMatrix<float> dx, const StreamGradient& stream);
 
   bool AttentionInnerTrained() const {
-    return (delta_ && delta_->Trained()) || !dsinks_.empty() || q_.Trained() || k_.Trained() || v_.Trained() ||
+    return (mixer_ && mixer_->Trained()) || !dsinks_.empty() || q_.Trained() || k_.Trained() || v_.Trained() ||
            q_norm_.Trained() || k_norm_.Trained() || attention_.norm.Trained();
   }
   bool AttentionTrained() const {
@@ -113,6 +116,8 @@ class BlockPass final : private Block {
   ProjectionPass q_, k_, v_, gate_, up_;
   MixturePass mixture_;  // in the place of gate, up and down if the block has experts
   Norm q_norm_, k_norm_;
+  XieluOperands xielu_;  // empty in a block with another activation
+  XieluGradients dxielu_;
   DeviceMatrix<float> dsinks_;  // the gradient of the sinks; empty: they are not trained
   Half attention_, mlp_;
 
@@ -121,13 +126,13 @@ class BlockPass final : private Block {
   DeviceMatrix<const float> from_;
   DeviceMatrix<float> to_;
 
-  std::optional<GatedDeltaPass> delta_;  // empty in a block with attention
+  std::unique_ptr<MixerPass> mixer_;  // null in a block with attention
 
   // Other activations.
   DeviceMatrix<float> both_, head_gates_;    // (tokens, 2 query_dim) and (tokens, query_dim), with attention_gate
   DeviceMatrix<float> gated_heads_;          // (tokens, query_dim); in the place of heads_.out unless that is kept
-  AttentionActivations heads_;               // with the rotated queries and keys
-  DeviceMatrix<float> raw_query_, raw_key_;  // before their norms; empty without these
+  AttentionActivations heads_;               // with the queries and keys that the scores are products of
+  DeviceMatrix<float> raw_query_, raw_key_;  // as their norms read them; empty without these
   DeviceMatrix<float> mid_;                  // (tokens, hidden): the stream between the halves
   DeviceMatrix<float> gates_, ups_;          // (tokens, units); without gate, gates_ has the up projection's output
   DeviceMatrix<float> activation_;           // (tokens, units); in the place of the gates unless these are kept

@@ -4,25 +4,22 @@
 // the input.
 #pragma once
 
-#include "engine/projection.h"
+#include "engine/mixer_pass.h"
 
 namespace shiftrt {
 
-class GatedDeltaPass {
+class GatedDeltaPass final : public MixerPass {
  public:
   GatedDeltaPass(const StagePass& pass, const TrainedStage& stage);
-  // Takes the memory of the forward pass, which `keeps` what Backward() reads or not.
-  void LayOut(const Arenas& arenas, int64_t tokens, bool keeps);
-  void LayOutGradients(Arena& scratch, int64_t tokens);
-
-  // x (tokens, hidden). `slot` is the network's in the call's cache.
-  void Forward(DeviceMatrix<const float> x, const LoraScratch& lora, int64_t slot);
-  const DeviceMatrix<float>& out() const { return out_; }  // (tokens, values)
-  int64_t slot() const { return a_.slot; }
-
-  bool Trained() const;
-  // From the gradient of out(), which is overwritten. Writes that of x to dx unless it is empty.
-  void Backward(DeviceMatrix<const float> x, DeviceMatrix<float> dout, const LoraScratch& lora, DeviceMatrix<float> dx);
+  void LayOut(const Arenas& arenas, int64_t tokens, bool keeps) override;
+  void LayOutGradients(Arena& scratch, int64_t tokens) override;
+  void Forward(DeviceMatrix<const float> x, const LoraScratch& lora, int64_t slot) override;
+  const DeviceMatrix<float>& out() const override { return out_; }
+  int64_t width() const override { return shape_.values(); }
+  int64_t slot() const override { return a_.slot; }
+  bool Trained() const override;
+  void Backward(DeviceMatrix<const float> x, DeviceMatrix<float> dout, const LoraScratch& lora,
+                DeviceMatrix<float> dx) override;
 
  private:
   Ops& ops_;

@@ -42,10 +42,21 @@ namespace {
 void Ops::AttentionSinkGradient(const AttentionActivations&, DeviceMatrix<const float>, DeviceMatrix<float>) {
   Fail("this device has no attention sinks");
 }
+void Ops::Xielu(const XieluOperands&, DeviceMatrix<float>) { Fail("this device has no activation xIELU"); }
+void Ops::XieluGradient(const XieluOperands&, DeviceMatrix<const float>, DeviceMatrix<float>, const XieluGradients&) {
+  Fail("this device has no activation xIELU");
+}
 void Ops::GatedDelta(const DeltaActivations&, const DeltaOperands&) { FailGatedDelta(); }
 void Ops::GatedDeltaGradient(const DeltaActivations&, const DeltaOperands&, DeviceMatrix<const float>,
                              DeviceMatrix<float>, const DeltaActivations&, const DeltaOperandGradients&) {
   FailGatedDelta();
+}
+void Ops::ShortConvolution(const ConvolutionActivations&, const Operand&) {
+  Fail("this device has no short convolutions");
+}
+void Ops::ShortConvolutionGradient(const ConvolutionActivations&, const Operand&, DeviceMatrix<const float>,
+                                   DeviceMatrix<float>, DeviceMatrix<float>) {
+  Fail("this device has no short convolutions");
 }
 void Ops::DeltaNorm(DeviceMatrix<float>, const Operand&) { FailGatedDelta(); }
 void Ops::DeltaNormGradient(DeviceMatrix<const float>, const Operand&, DeviceMatrix<const float>, DeviceMatrix<float>,

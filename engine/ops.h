@@ -82,6 +82,23 @@ struct DeltaOperandGradients {
   DeviceMatrix<float> conv, a_log, dt_bias;  // (1, n) each, added to; an empty one takes none
 };
 
+// One short convolution of the call in progress (kernels/short_convolution.h).
+struct ConvolutionActivations {
+  int64_t slot = 0;                        // the slot in the call's cache, if it has one
+  DeviceMatrix<float> in;                  // (tokens, 3 channels)
+  DeviceMatrix<float> product, convolved;  // (tokens, channels)
+  DeviceMatrix<float> out;  // (tokens, channels), which may be `convolved` unless the gradient reads that
+};
+
+// kernels/xielu.h: the numbers, (1) each, and where their gradients are added, (1, 1) each; an empty one takes none.
+struct XieluOperands {
+  Operand alpha_p, alpha_n, beta, eps;
+};
+struct XieluGradients {
+  DeviceMatrix<float> alpha_p, alpha_n;
+  bool any() const { return !alpha_p.empty() || !alpha_n.empty(); }
+};
+
 // The arguments of kernels/logprob.h's HeadLoss, of whose rows some are of one batch. Spans are the host's.
 struct HeadRows {
   Operand head;                      // (vocab, hidden)
@@ -133,7 +150,8 @@ class Ops {
   virtual void AttentionSinkGradient(const AttentionActivations& a, DeviceMatrix<const float> dout,
                                      DeviceMatrix<float> dsinks);
 
-  // Gated delta networks, and the gates of an attention; the bodies here throw Error, for a device without them.
+  // Gated delta networks, short convolutions, and the gates of an attention; the bodies here throw Error, for a device
+  // without them.
   //
   // From a.channels, a.a and a.b computes a.mixed and a.out, and advances the states of the caches.
   virtual void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands);
@@ -142,6 +160,13 @@ class Ops {
   virtual void GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands,
                                   DeviceMatrix<const float> dout, DeviceMatrix<float> dmixed,
                                   const DeltaActivations& gradients, const DeltaOperandGradients& of_operands);
+  // From a.in computes the others, and advances the rows of the caches. `w` is (channels, 1, width).
+  virtual void ShortConvolution(const ConvolutionActivations& a, const Operand& w);
+  // From the gradient of a.out that of a.in, and adds to that of w, (1, n), unless it is empty. The call has no cache
+  // and no sequence with a parent.
+  virtual void ShortConvolutionGradient(const ConvolutionActivations& a, const Operand& w,
+                                        DeviceMatrix<const float> dout, DeviceMatrix<float> din,
+                                        DeviceMatrix<float> dw);
   // The RMSNorm of each head of x (tokens, values), in place, without the model's offset; weight (value_dim).
   virtual void DeltaNorm(DeviceMatrix<float> x, const Operand& weight);
   virtual void DeltaNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
@@ -200,6 +225,10 @@ class Ops {
   virtual void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) = 0;
   virtual void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up,
                                  DeviceMatrix<float> dgate, DeviceMatrix<float> dup) = 0;
+  // kernels/xielu.h; the bodies here throw Error, for a device without them.
+  virtual void Xielu(const XieluOperands& numbers, DeviceMatrix<float> x);
+  virtual void XieluGradient(const XieluOperands& numbers, DeviceMatrix<const float> x, DeviceMatrix<float> dx,
+                             const XieluGradients& of_numbers);
   virtual void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) = 0;  // y += x
   virtual void AddRow(const Operand& b, DeviceMatrix<float> y) = 0;            // every row of y += b (1, n)
   virtual void Scale(float factor, DeviceMatrix<float> x) = 0;                 // x *= factor

@@ -47,6 +47,11 @@ double BlockFlops(const Weights& weights, const BlockPart& part, const Sequences
     const int64_t per_token = 7 * delta.state_floats() + 2 * delta.channels() * delta.conv_width;
     return products + static_cast<double>(per_token) * static_cast<double>(text.tokens());
   }
+  if (config.block.MixerOf(part.layer) == Mixer::kShortConvolution) {
+    const ConvolutionShape& convolution = config.block.convolution;  // kernels/short_convolution.h
+    return products +
+           static_cast<double>((2 * convolution.width + 2) * convolution.channels) * static_cast<double>(text.tokens());
+  }
   return products + 4 * static_cast<double>(config.query_dim()) * static_cast<double>(text.count) *
                         VisiblePairs(text.length, config.block.Window(part.layer));
 }

@@ -11,6 +11,7 @@
 #include "export/hf_directory.h"
 #include "export/model_card.h"
 #include "export/read_back.h"
+#include "kernels/widen.h"
 #include "models/block_tensors.h"
 #include "models/plan_checkpoint.h"
 #include "runtime/check.h"
@@ -133,6 +134,16 @@ void WriteTensor(const ExportJob& job, const GgufItem& item, AtomicFile& file) {
   file.Write(GgufWriter::Padding(item.bytes()));
 }
 
+// Writes the numbers of the blocks, which are lists of the metadata.
+void AddNumbers(const Weights& kept, GgufWriter& writer) {
+  for (const BlockTensor& row : BlockTensors()) {
+    if (!row.IsNumber() || row.Shape(kept.config).empty()) continue;
+    std::vector<float> numbers;
+    for (const BlockWeights& block : kept.blocks) numbers.push_back(Widened(row.In(block)).front());
+    writer.AddNumbers(GgufName(row), numbers);
+  }
+}
+
 // Writes what a reader cannot see in the layers, and notes how the plan is written.
 void AddPlan(const ExportJob& job, const Original& original, GgufWriter& writer, std::vector<std::string>& notes) {
   std::vector<std::string> replaced;
@@ -161,6 +172,7 @@ std::vector<std::string> WriteGguf(const ExportJob& job, const std::filesystem::
 
   GgufWriter writer;
   std::vector<std::string> notes = AddGgufConfig(kept.config, layers.architecture(), layers.sizes(), writer);
+  AddNumbers(kept, writer);
   writer.AddText("general.type", "model");
   writer.AddText("general.name",
                  fmt::format("{}, {} of {} blocks", original.name, original.kept.size(), original.layers));

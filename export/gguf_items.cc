@@ -37,7 +37,7 @@ class ItemMaker {
     for (const CheckpointTensor& tensor :
          GgufTensorsOf(architecture_, ConfigOfBlock(config_, layer, MlpUnits(block)))) {
       const BlockTensor& row = *tensor.parts.front();
-      if (!Reads(halves, row)) continue;
+      if (!Reads(halves, row) || row.IsNumber()) continue;
       GgufItem& item = Add(prefix_ + tensor.name, row.In(block));
       item.shape = tensor.shape;
       for (size_t part = 1; part < tensor.parts.size(); ++part) {
@@ -168,7 +168,7 @@ std::vector<GgufItem> GgufItems(const Weights& weights, const GgufFileLayers& la
   ItemMaker maker(weights, layers.architecture(), q8_0);
   maker.Add(kGgufEmbedding, weights.embedding);
   for (int64_t i = 0; i < std::ssize(layers.layers()); ++i) maker.AddLayer(i, layers.layers()[i]);
-  maker.Add(kGgufFinalNorm, weights.final_norm).offset = config.block.norm_offset;
+  maker.Add(layers.architecture().final_norm, weights.final_norm).offset = config.block.norm_offset;
   if (config.block.norm_bias) maker.Add(kGgufFinalNormBias, weights.final_norm_bias);
   if (!config.tied_head) maker.Add(kGgufHead, weights.head);
   for (const auto& [name, values] : factors) maker.Add(name, {values.data(), DType::kFloat32, {std::ssize(values)}});

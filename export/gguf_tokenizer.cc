@@ -85,10 +85,10 @@ struct Tokens {
   }
 };
 
-// The steps of a pre_tokenizer in tokenizer.json: the pattern that they end with, and whether digits are split off
-// first. `pattern` is empty for any other steps.
+// The steps of a pre_tokenizer in tokenizer.json: the patterns that split the text one after another, and whether
+// digits are split off first. There is no pattern for any other steps.
 struct WordSteps {
-  std::string pattern;
+  std::vector<std::string> patterns;
   bool digits = false;
 };
 WordSteps ReadWordSteps(const Json& pre_tokenizer) {
@@ -97,15 +97,15 @@ WordSteps ReadWordSteps(const Json& pre_tokenizer) {
   WordSteps read;
   for (const Json& step : steps) {
     const std::string type = step.value("type", "");
-    if (type == "Digits" && step.value("individual_digits", false) && read.pattern.empty()) {
+    if (type == "Digits" && step.value("individual_digits", false) && read.patterns.empty()) {
       read.digits = true;
-    } else if (type == "Split" && read.pattern.empty() && step.value("behavior", "") == "Isolated" &&
-               !step.value("invert", false) && step.at("pattern").contains("Regex")) {
-      read.pattern = step["pattern"]["Regex"].get<std::string>();
+    } else if (type == "Split" && step.value("behavior", "") == "Isolated" && !step.value("invert", false) &&
+               step.at("pattern").contains("Regex")) {
+      read.patterns.push_back(step["pattern"]["Regex"].get<std::string>());
     } else if (type == "ByteLevel" && !step.value("add_prefix_space", true)) {
       if (!step.value("use_regex", true)) continue;
-      if (!read.pattern.empty()) return {};
-      read.pattern = kGpt2Pattern;
+      if (!read.patterns.empty()) return {};
+      read.patterns = {kGpt2Pattern};
     } else {
       return {};
     }
@@ -115,7 +115,7 @@ WordSteps ReadWordSteps(const Json& pre_tokenizer) {
 
 void AddBpe(const WordSteps& steps, bool whole_words, const std::vector<std::string>& merges, const std::string& where,
             GgufWriter& file) {
-  const GgufPreTokenizer* const pre = FindGgufPreTokenizer(steps.pattern, steps.digits, whole_words);
+  const GgufPreTokenizer* const pre = FindGgufPreTokenizer(steps.patterns, steps.digits, whole_words);
   Check(pre != nullptr, "{}: the way in which this tokenizer splits text into words has no name in GGUF", where);
   file.AddText("tokenizer.ggml.model", "gpt2");
   file.AddText("tokenizer.ggml.pre", pre->name);
@@ -161,7 +161,7 @@ void ReadVocabAndMerges(const TokenizerSettings& settings, Tokens& tokens, GgufW
     if (!line.empty() && !line.starts_with("#version")) merges.push_back(std::move(line));
   }
   const bool qwen = settings.tokenizer_class.starts_with("Qwen2Tokenizer");
-  AddBpe({qwen ? kQwen2Pattern : kGpt2Pattern}, false, merges, vocab, file);
+  AddBpe({.patterns = {qwen ? kQwen2Pattern : kGpt2Pattern}}, false, merges, vocab, file);
 }
 
 // A tokenizer.model as the readers of GGUF files use it.

@@ -29,9 +29,9 @@ struct DeltaSequence {
   float* rows_after = nullptr;  // (conv_width - 1, channels), the last inputs of the convolution
 };
 
-// out[t] = silu(sum_j w[j] x[t - conv_width + 1 + j]) in each channel: x and out (tokens, channels), which do not
-// overlap; w (channels, 1, conv_width), of any plain type.
-void CausalConvolution(const Context& context, const GatedDeltaShape& shape, std::span<const DeltaSequence> sequences,
+// out[t] = sum_j w[j] x[t - width + 1 + j] in each channel, with silu() of that if the shape says so: x and out
+// (tokens, channels), which do not overlap; w (channels, 1, width), of any plain type. States are not read.
+void CausalConvolution(const Context& context, const ConvolutionShape& shape, std::span<const DeltaSequence> sequences,
                        MatrixView<const float> x, const TensorView& w, MatrixView<float> out);
 
 // The rule. Everything is in float32.
@@ -47,7 +47,7 @@ void GatedDelta(const Context& context, const GatedDeltaShape& shape, std::span<
 
 // Gradients, of sequences that go on from nothing. Those of inputs are written; those of weights, (1, n), are added to,
 // unless they are empty.
-void CausalConvolutionGradient(const Context& context, const GatedDeltaShape& shape,
+void CausalConvolutionGradient(const Context& context, const ConvolutionShape& shape,
                                std::span<const DeltaSequence> sequences, MatrixView<const float> x, const TensorView& w,
                                MatrixView<const float> dout, MatrixView<float> dx, MatrixView<float> dw);
 struct DeltaGradients {

@@ -33,13 +33,20 @@ struct MixtureSpec {
 };
 
 // The part of a layer that mixes the tokens of a sequence, which the first half of its block runs.
-enum class Mixer : uint8_t { kAttention, kGatedDelta };
+enum class Mixer : uint8_t { kAttention, kGatedDelta, kShortConvolution };
+// "attention", "a gated delta network" or "a short convolution".
+inline const char* Name(Mixer mixer) {
+  return mixer == Mixer::kAttention    ? "attention"
+         : mixer == Mixer::kGatedDelta ? "a gated delta network"
+                                       : "a short convolution";
+}
 
 struct BlockSpec {
   // The mixer of each layer; empty: attention in all. The flags say which of them the layers have.
   std::vector<Mixer> mixers;
-  bool attention = true, gated_delta = false;
-  GatedDeltaShape delta;  // the sizes of all gated delta networks
+  bool attention = true, gated_delta = false, short_convolution = false;
+  GatedDeltaShape delta;         // the sizes of all gated delta networks
+  ConvolutionShape convolution;  // those of all short convolutions
   // q_proj has a gate below each head's queries, and the head's output is multiplied by the gate's sigmoid.
   bool attention_gate = false;
 
@@ -47,9 +54,10 @@ struct BlockSpec {
   bool update_norms = false;   // each half norms its update before adding it
   bool qk_norm = false;        // norms of queries and keys before the rotation: of each head, or
   bool qk_norm_whole = false;  // one norm for all heads of a token together
-  float norm_offset = 0;       // added to the weights of all norms, the model's last one included
-  bool layer_norm = false;     // all norms are LayerNorm (kernels/layernorm.h); false: RMSNorm
-  bool norm_bias = false;      // with layer_norm: norms of the stream have a bias, the model's last one included
+  bool qk_norm_after_rotation = false;
+  float norm_offset = 0;    // added to the weights of all norms, the model's last one included
+  bool layer_norm = false;  // all norms are LayerNorm (kernels/layernorm.h); false: RMSNorm
+  bool norm_bias = false;   // with layer_norm: norms of the stream have a bias, the model's last one included
   // Attention and MLP of a whole block read the same stream, and both updates are added to it. False: the MLP reads
   // the stream with the attention's update.
   bool parallel = false;
@@ -60,6 +68,7 @@ struct BlockSpec {
   bool mlp_bias = false;
   bool gated = true;  // the MLP is down(activation(gate(x)) * up(x)); false: down(activation(up(x)))
   Activation activation = Activation::kSilu;
+  bool xielu = false;     // without gate: the activation, with numbers of each layer (kernels/xielu.h)
   ClampedSwiGlu clamped;  // with a limit: the unit of the MLP, in the place of activation(gate(x)) * up(x)
   // The kinds of MLP that the blocks have. Of a model, both may be true, and ConfigOfBlock() says which a block has.
   bool dense = true;           // one MLP for all tokens
@@ -90,8 +99,16 @@ struct BlockSpec {
   Mixer MixerOf(int64_t layer) const { return mixers.empty() ? Mixer::kAttention : mixers[layer]; }
   void SetMixers(std::vector<Mixer> of_layers) {
     mixers = std::move(of_layers);
-    attention = std::find(mixers.begin(), mixers.end(), Mixer::kAttention) != mixers.end();
-    gated_delta = std::find(mixers.begin(), mixers.end(), Mixer::kGatedDelta) != mixers.end();
+    const auto any = [&](Mixer mixer) { return std::find(mixers.begin(), mixers.end(), mixer) != mixers.end(); };
+    attention = any(Mixer::kAttention);
+    gated_delta = any(Mixer::kGatedDelta);
+    short_convolution = any(Mixer::kShortConvolution);
+  }
+  // True if some layers go on from a state and not from keys and values: the sizes of that of one layer.
+  bool Recurrent() const { return gated_delta || short_convolution; }
+  int64_t StateFloats() const { return gated_delta ? delta.state_floats() : 0; }
+  int64_t RowFloats() const {
+    return std::max(gated_delta ? delta.row_floats() : 0, short_convolution ? convolution.row_floats() : 0);
   }
   RopeChoice Rope(int64_t layer) const { return ropes.empty() ? RopeChoice::kFirst : ropes[layer]; }
   int64_t Window(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }

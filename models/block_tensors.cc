@@ -46,6 +46,10 @@ constexpr BlockTensor kBlockTensors[] = {
     {"mlp.gate_proj.bias",              &B::gate_bias,             kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias, &S::gated},
     {"mlp.up_proj.bias",                &B::up_bias,               kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias},
     {"mlp.down_proj.bias",              &B::down_bias,             kMlp,       kBias,   kHidden,       kNone,         &S::mlp_bias},
+    {"mlp.act_fn.alpha_p",              &B::xielu_p,               kMlp,       kNumber, kOne,          kNone,         &S::xielu},
+    {"mlp.act_fn.alpha_n",              &B::xielu_n,               kMlp,       kNumber, kOne,          kNone,         &S::xielu},
+    {"mlp.act_fn.beta",                 &B::xielu_beta,            kMlp,       kConstant, kOne,        kNone,         &S::xielu},
+    {"mlp.act_fn.eps",                  &B::xielu_eps,             kMlp,       kConstant, kOne,        kNone,         &S::xielu},
     {"mlp_update_norm.weight",          &B::mlp_update_norm,       kMlp,       kNorm,   kHidden,       kNone,         &S::update_norms},
     {"linear_attn.in_proj_qkv.weight",  &B::delta_qkv,             kAttention, kMatrix, kDeltaChannels,kHidden,       &S::gated_delta},
     {"linear_attn.in_proj_z.weight",    &B::delta_z,               kAttention, kMatrix, kDeltaValues,  kHidden,       &S::gated_delta},
@@ -55,6 +59,8 @@ constexpr BlockTensor kBlockTensors[] = {
     {"linear_attn.A_log",               &B::delta_a_log,           kAttention, kPerHead, kDeltaHeads, kNone,       &S::gated_delta},
     {"linear_attn.dt_bias",             &B::delta_dt_bias,         kAttention, kPerHead, kDeltaHeads, kNone,       &S::gated_delta},
     {"linear_attn.norm.weight",         &B::delta_norm,            kAttention, kNorm,   kDeltaNorm,    kNone,         &S::gated_delta},
+    {"conv.in_proj.weight",             &B::convolution_in,        kAttention, kMatrix, kConvolutionInput, kHidden,   &S::short_convolution},
+    {"conv.conv.weight",                &B::convolution,           kAttention, kConvolution, kConvolutionKernel, kNone, &S::short_convolution},
     {"mlp.gate.weight",                 &B::router,                kMlp,       kMatrix, kExperts,      kHidden,       &S::mixed},
     {"mlp.gate.bias",                   &B::router_bias,           kMlp,       kBias,   kExperts,      kNone,         &S::mixed, &S::expert_bias},
     {"mlp.shared_expert.gate_proj.weight", &B::shared_gate,        kMlp,       kMatrix, kSharedUnits,  kHidden,       &S::mixed, &S::shared_expert},
@@ -117,6 +123,8 @@ int64_t Size(const ModelConfig& config, Axis axis, int64_t units) {
     case kDeltaHeads: return config.block.delta.value_heads;
     case kDeltaKernel: return config.block.delta.channels() * config.block.delta.conv_width;
     case kDeltaNorm: return config.block.delta.value_dim;
+    case kConvolutionInput: return 3 * config.block.convolution.channels;
+    case kConvolutionKernel: return config.block.convolution.channels * config.block.convolution.width;
   }
   return 0;
 }
@@ -135,7 +143,10 @@ std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config, int64_t units
   for (bool BlockSpec::*const needed : {setting, also})
     if (needed != nullptr && !(config.block.*needed)) return {};
   if (kind == kMatrix) return {Size(config, output, units), Size(config, input, units)};
-  if (kind == kConvolution) return {config.block.delta.channels(), 1, config.block.delta.conv_width};
+  if (kind == kConvolution) {
+    const ConvolutionShape of = output == kDeltaKernel ? config.block.delta.convolution() : config.block.convolution;
+    return {of.channels, 1, of.width};
+  }
   return {Size(config, output, units)};
 }
 

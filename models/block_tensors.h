@@ -33,6 +33,8 @@ enum class Axis : uint8_t {
   kDeltaHeads,
   kDeltaKernel,  // all weights of the convolution
   kDeltaNorm,
+  kConvolutionInput,  // the parts that a short convolution multiplies
+  kConvolutionKernel,
 };
 int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
 // The same of a block whose MLP has so many units.
@@ -49,6 +51,8 @@ struct BlockTensor {
     kNorm,         // gain of a norm, of shape (output), which is its input too
     kConvolution,  // weights of each channel alone, of shape (channels, 1, width); output counts all of them
     kPerHead,      // a number of each head of a recurrence or an attention, of shape (output)
+    kNumber,       // a number of the block, of shape (1)
+    kConstant,     // one that is not trained, which checkpoints have of shape ()
   };
 
   const char* name;  // relative to the block, as most checkpoints have it: "self_attn.q_proj.weight"
@@ -84,6 +88,7 @@ struct BlockTensor {
   bool NormsHeads() const {
     return output == Axis::kQueryNorm || output == Axis::kKeyNorm || output == Axis::kDeltaNorm;
   }
+  bool IsNumber() const { return kind == Kind::kNumber || kind == Kind::kConstant; }
   // True if the model's offset of norms is added to the tensor.
   bool HasNormOffset() const { return kind == Kind::kNorm && output != Axis::kDeltaNorm; }
   // Empty if no block of the configuration has the tensor. Where the mixers of layers differ, ConfigOfBlock() has the

@@ -26,9 +26,9 @@ class Checkpoint {
   virtual Halves HalvesOf(int64_t /*layer*/) const { return Halves::kBoth; }
   // The units of a block's MLP; 0: those of the configuration.
   virtual int64_t MlpUnitsOf(int64_t /*layer*/) const { return 0; }
-  // Returns a tensor of a block by its name, or one outside the blocks by the name that it has in Hugging Face
-  // checkpoints, and marks it as used. Throws Error naming file and tensor if it is missing, has another shape, or has
-  // a type that cannot be loaded.
+  // Returns a tensor of a block by its name, or one outside the blocks by the name that it has in most Hugging
+  // Face checkpoints, and marks it as used. Throws Error naming file and tensor if it is missing, has another shape, or
+  // has a type that cannot be loaded.
   virtual FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) = 0;
   // True if the head is the embedding table: `config` says so and no head with other values is stored besides, or the
   // configuration follows from the tensors and both have the same values.
@@ -40,11 +40,12 @@ class Checkpoint {
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// A tensor with the order of its rows and columns. One of all experts becomes one matrix or vector, in which they lie
-// one below the other.
+// A tensor with the order of its rows and columns. A number becomes a vector of one element, and a tensor of all
+// experts one matrix or vector, in which they lie one below the other.
 inline FileTensor Placed(FileTensor tensor, const CheckpointTensor& of) {
   tensor.order = of.order;
   tensor.columns = of.columns;
+  if (tensor.shape.empty()) tensor.shape = {1};
   if (!of.together) return tensor;
   std::vector<int64_t>& shape = tensor.shape;
   if (of.transposed) std::swap(shape[1], shape[2]);

@@ -134,6 +134,8 @@ RopeSpec ParseRope(const ConfigReader& config, const Family& family, const Model
   } else if (kind == "dynamic") {
     // The frequencies change only beyond max_position_embeddings, and no longer sequence is run.
     settings.Number("factor", 1, 1e6);
+    if (const double alpha = of.ntk_alpha ? settings.Number("alpha", 0, 1e9, 0) : 0; alpha > 0 && rotated > 2)
+      rope.theta *= std::pow(alpha, static_cast<double>(rotated) / static_cast<double>(rotated - 2));
   } else {
     Check(kind == "default", "{}: rope type \"{}\" is not supported (known: default, dynamic, linear, llama3, yarn{})",
           file, Printable(kind), of.longrope ? ", longrope" : "");
@@ -204,6 +206,7 @@ void ParseShape(const ConfigReader& config, const Family& family, ModelConfig& o
   const std::string& file = config.file();
   out.hidden = config.Integer("hidden_size", 1, kMaxSide);
   out.intermediate = config.Integer(family.intermediate, 1, kMaxSide);
+  if (family.units != nullptr) out.intermediate = family.units(config, out.intermediate);
   out.layers = config.Integer("num_hidden_layers", 1, 10000);
   out.heads = config.Integer("num_attention_heads", 1, 65536);
   out.kv_heads = config.Integer("num_key_value_heads", 1, 65536, out.heads);
@@ -222,8 +225,13 @@ void ParseShape(const ConfigReader& config, const Family& family, ModelConfig& o
 
 namespace {
 
-// `json` with the family's defaults for the settings that it lacks.
+// `json` with the settings under their first names, and the family's defaults for those that it lacks.
 Json WithDefaults(const Family& family, Json json) {
+  for (const auto& [second, first] : family.aliases) {
+    if (!json.contains(second)) continue;
+    json[first] = json[second];
+    json.erase(second);
+  }
   const Json defaults = Json::parse(family.defaults);
   for (const auto& [key, value] : defaults.items())
     if (!json.contains(key)) json[key] = value;
@@ -273,9 +281,18 @@ int64_t CommonPrefix(std::string_view a, std::string_view b) {
 // The name without "ForCausalLM" and the like.
 std::string_view Stem(std::string_view architecture) { return architecture.substr(0, architecture.find("For")); }
 
+// No other family computes something like the blocks of Gemma 4.
+void RefuseGemma4(std::string_view architecture, const std::string& name) {
+  Check(!architecture.starts_with("Gemma4"),
+        "{}: architecture {} is not supported: blocks of Gemma 4 have heads of two sizes, take keys and values and "
+        "embeddings that are computed outside them, and multiply the stream by a number of the block",
+        name, Printable(architecture));
+}
+
 // Says which family is nearest to one that is not known: one that would read the file, if there is any, and of those
 // the one with the most similar name.
 [[noreturn]] void FailOfArchitecture(const Json& json, const std::string& architecture, const std::string& name) {
+  RefuseGemma4(architecture, name);
   std::vector<std::string_view> known;
   const Family* nearest = nullptr;
   std::string difference;
@@ -339,6 +356,7 @@ Json TextConfig(const Json& json, const std::string& name) {
     return named;
   }
   const std::string architecture = ArchitectureOf(json, name);
+  RefuseGemma4(architecture, name);
   const Json type = text->value("model_type", Json());
   const auto* const model = TextModelOf(architecture, type.is_string() ? type.get<std::string>() : "");
   Check(model != nullptr, "{}: the text model of {} (text_config.model_type {}) is not supported", name, architecture,

@@ -64,7 +64,8 @@ struct ModelConfig {
   // The width of what the heads of a mixer give, which the last projection of its half reads; the widest where the
   // mixers of layers differ.
   int64_t heads_dim() const {
-    return std::max(block.attention ? query_dim() : 0, block.gated_delta ? block.delta.values() : 0);
+    return std::max({block.attention ? query_dim() : 0, block.gated_delta ? block.delta.values() : 0,
+                     block.short_convolution ? block.convolution.channels : 0});
   }
 };
 

@@ -165,6 +165,49 @@ const std::vector<Family>& Families() {
                     "mamba_ssm_dtype", "full_attention_interval", "output_router_logits", "router_aux_loss_coef",
                     "intermediate_size", "norm_topk_prob"},
        .places = {kDeltaOutput}},
+      {.architecture = "HunYuanDenseV1ForCausalLM",
+       .name = "hunyuan_v1_dense",
+       .block = HunYuanBlock,
+       .models = "Hunyuan 0.5B to 7B",
+       .defaults = R"({"rms_norm_eps": 1e-5})",
+       .rope = {.ntk_alpha = true},
+       // The settings of YaRN stand beside alpha, and do nothing there. The other keys are of images, of the mixtures
+       // of larger models, of tokens, and of sizes that other keys say.
+       .harmless = {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "add_classification_head",
+                    "attention_head_dim", "cla_share_factor", "class_num", "dense_list", "eod_token_id", "mlp_bias",
+                    "norm_type", "org_vocab_size", "pad_id", "pool_type", "use_rotary_pos_emb"},
+       .places = {{"self_attn.query_layernorm.weight", {&B::q_norm}},
+                  {"self_attn.key_layernorm.weight", {&B::k_norm}}}},
+      {.architecture = "ApertusForCausalLM",
+       .name = "apertus",
+       .block = ApertusBlock,
+       .models = "Apertus 8B and 70B",
+       .defaults = R"({"rms_norm_eps": 1e-5, "rope_theta": 12000000.0, "rope_parameters": {"rope_type": "llama3",
+                       "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0,
+                       "high_freq_factor": 4.0}})",
+       .places = {{"attention_layernorm.weight", {&B::input_norm}}, {"feedforward_layernorm.weight", {&B::post_norm}}}},
+      {.architecture = "Lfm2ForCausalLM",
+       .name = "lfm2",
+       .block = Lfm2Block,
+       .models = "LFM2 350M to 2.6B",
+       .defaults = R"({"norm_eps": 1e-5, "rope_theta": 1000000.0, "tie_word_embeddings": true, "num_key_value_heads": 8,
+                       "intermediate_size": 12288, "max_position_embeddings": 128000})",
+       .eps = "norm_eps",
+       .units = Lfm2Units,
+       .final_norm = "model.embedding_norm.weight",
+       .aliases = {{"block_ff_dim", "intermediate_size"}, {"tie_embedding", "tie_word_embeddings"}},
+       // Sizes that other keys say, and settings of the initialisation.
+       .harmless = {"block_dim", "block_norm_eps", "block_mlp_init_scale", "block_out_init_scale",
+                    "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta"},
+       .places = {{"operator_norm.weight", {&B::input_norm}},
+                  {"ffn_norm.weight", {&B::post_norm}},
+                  {"self_attn.out_proj.weight", {&B::o}, &BlockSpec::attention},
+                  {"conv.out_proj.weight", {&B::o}, &BlockSpec::short_convolution},
+                  {"self_attn.q_layernorm.weight", {&B::q_norm}},
+                  {"self_attn.k_layernorm.weight", {&B::k_norm}},
+                  {"feed_forward.w1.weight", {&B::gate}},
+                  {"feed_forward.w3.weight", {&B::up}},
+                  {"feed_forward.w2.weight", {&B::down}}}},
       {.architecture = "Phi3ForCausalLM",
        .name = "phi3",
        .block = Phi3Block,
@@ -396,6 +439,8 @@ const Family& FamilyOf(const ModelConfig& config) {
 
 }  // namespace
 
+const char* FinalNormName(const ModelConfig& config) { return FamilyOf(config).final_norm; }
+
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config) {
   const Family& family = FamilyOf(config);
   return CheckpointTensors(config, family.places, family.experts);
@@ -421,6 +466,7 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const
     const auto before =
         std::find_if(stored.begin(), stored.end(), [&](const CheckpointTensor& s) { return s.name == name; });
     if (before == stored.end()) {
+      if (row.kind == BlockTensor::Kind::kConstant) shape.clear();
       CheckpointTensor& tensor = stored.emplace_back(CheckpointTensor{name, std::move(shape), {&row}});
       if (place == places.end()) continue;
       if (place->order != nullptr) tensor.order = place->order(config);

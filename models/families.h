@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/config.h"
@@ -33,6 +34,7 @@ struct FamilyRope {
   bool interleaved = false;           // RopeSpec::interleaved
   bool longrope = false;              // reads longrope, also under the names "su" and "yarn"
   bool query_beta = false;            // reads llama_4_scaling_beta
+  bool ntk_alpha = false;             // reads alpha, which stretches the base of dynamic RoPE
   bool by_layer_type = false;         // sliding layers have a RoPE of their own: ModelConfig::second_rope
   const char* local_theta = nullptr;  // the key of that one's base; null: rope_theta
 };
@@ -59,7 +61,12 @@ struct Family {
   const char* defaults = "{}";                     // defaults of settings that config.json lacks, as JSON
   const char* intermediate = "intermediate_size";  // the key of the MLP's size
   const char* eps = "rms_norm_eps";                // the key of the norms' epsilon
+  // The units of an MLP, from the number at `intermediate`; null: that is it.
+  int64_t (*units)(const ConfigReader& config, int64_t stated) = nullptr;
+  const char* final_norm = "model.norm.weight";  // the name of the last norm in checkpoints
   FamilyRope rope = {};
+  // Second names of keys, and the first, which count for less.
+  std::vector<std::pair<const char*, const char*>> aliases = {};
   std::vector<const char*> harmless = {};  // keys that this family's class ignores, besides those of all families
   std::vector<TensorPlace> places = {};
   const ExpertPlaces* experts = nullptr;  // null: names as in models/block_tensors.h
@@ -75,6 +82,9 @@ RowOrder DeltaBaByKeyHead(const ModelConfig& config);
 const std::vector<Family>& Families();
 // Null for an architecture that is not in the table.
 const Family* FindFamily(std::string_view architecture);
+
+// The name of the model's last norm in the checkpoints of its family.
+const char* FinalNormName(const ModelConfig& config);
 
 // A tensor of a block as the checkpoints of a family hold it.
 struct CheckpointTensor {

@@ -5,13 +5,12 @@
 #include <cmath>
 
 #include "models/config_reader.h"
+#include "models/family_block_parts.h"
 #include "runtime/printable.h"
 
 namespace shiftrt {
 
 namespace {
-
-float InverseRoot(double x) { return 1.0f / std::sqrt(static_cast<float>(x)); }
 
 Activation ReadActivation(const ConfigReader& config, const char* key, const char* fallback) {
   const std::string name = config.Word(key, fallback);
@@ -21,7 +20,6 @@ Activation ReadActivation(const ConfigReader& config, const char* key, const cha
 }
 
 // The activation of an MLP without gate.
-
 Activation ReadUngatedActivation(const ConfigReader& config, const char* fallback) {
   const std::string name = config.Word("hidden_act", fallback);
   if (name == "gelu") return Activation::kGelu;
@@ -32,15 +30,12 @@ Activation ReadUngatedActivation(const ConfigReader& config, const char* fallbac
 }
 
 // Reads a soft cap; 0 for none.
-
 float ReadCap(const ConfigReader& config, const char* key) {
   return config.Has(key) ? static_cast<float>(config.Number(key, 1e-6, 1e9)) : 0.0f;
 }
 
 // For each layer, true if it attends to a window: as `layer_types` says, or else as `fallback(layer)` says.
-
 template <typename Default>
-
 std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& model, const Default& fallback) {
   std::vector<bool> slides;
   if (!config.Has("layer_types")) {
@@ -60,9 +55,7 @@ std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& m
 }
 
 // BlockSpec::windows for the layers that slide: `sliding_window`, or `fallback` if config.json does not mention it.
-
 // Null and 0 mean no window, and so does a window that no position reaches.
-
 std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& model, int64_t fallback,
                                  const std::vector<bool>& slides) {
   if (config.IsNull("sliding_window") || std::find(slides.begin(), slides.end(), true) == slides.end()) return {};
@@ -74,20 +67,8 @@ std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& 
   return windows;
 }
 
-// The number of layers of which the last one is different.
-
-int64_t Pattern(const ConfigReader& config, const char* key, int64_t fallback) {
-  return config.Integer(key, 1, 1 << 20, fallback);
-}
-
-auto FullEvery(int64_t pattern) {
-  return [pattern](int64_t layer) { return (layer + 1) % pattern != 0; };
-}
-
 // BlockSpec::windows of families in which more than the window depends on whether a layer slides: a window that no
-
 // position reaches stays, so that the layers can be told apart.
-
 std::vector<int64_t> WindowsOf(const ConfigReader& config, const ModelConfig& model, const std::vector<bool>& slides) {
   const int64_t window = std::min(config.Integer("sliding_window", 1, INT64_MAX), model.max_positions);
   std::vector<int64_t> windows;
@@ -105,15 +86,6 @@ std::vector<RopeChoice> RopesOf(const std::vector<bool>& layers, RopeChoice thes
 
 std::vector<bool> AllLayers(const ModelConfig& model) { return std::vector<bool>(model.layers, true); }
 
-// A Llama block without biases, with which all families start.
-
-BlockSpec PlainBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block;
-  block.activation = ReadActivation(config, "hidden_act", "silu");
-  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
-  return block;
-}
-
 // The windows of Qwen 2 and later: without layer_types, slides(layer, max_window_layers) says which layers have one.
 template <typename Slides>
 std::vector<int64_t> QwenWindows(const ConfigReader& config, const ModelConfig& model, const Slides& slides) {
@@ -127,7 +99,6 @@ std::vector<int64_t> QwenWindows(const ConfigReader& config, const ModelConfig& 
 }
 
 // The part that all Gemma models have in common.
-
 BlockSpec AnyGemmaBlock(const ConfigReader& config) {
   Check(!config.Flag("use_bidirectional_attention", false), "{}: use_bidirectional_attention is not supported",
         config.file());
@@ -138,10 +109,7 @@ BlockSpec AnyGemmaBlock(const ConfigReader& config) {
   return block;
 }
 
-// Released configs say "gelu" and mean its tanh form, as transformers does.
-
 // The part that Gemma 2, 3 and VaultGemma have in common, and the norms of updates, which VaultGemma lacks.
-
 BlockSpec GemmaBlock(const ConfigReader& config, const ModelConfig&) {
   BlockSpec block = AnyGemmaBlock(config);
   block.update_norms = true;
@@ -153,17 +121,31 @@ BlockSpec GemmaBlock(const ConfigReader& config, const ModelConfig&) {
 }
 
 // Norms of queries and keys, and after each half, but none before.
-
 BlockSpec NormsAfter(BlockSpec block) {
   block.input_norms = false;
   block.update_norms = block.qk_norm = true;
   return block;
 }
 
-// With a window, the layers without one have no rotary embedding.
+float Multiplier(const ConfigReader& config, const char* key) {
+  return static_cast<float>(config.Number(key, 1e-9, 1e9, 1));
+}
 
-// Reads the mixtures of experts: `experts_key` has their number, `units_key` the units of each. Layers of
-// mlp_only_layers, and those whose number, counted from 1, decoder_sparse_step does not divide, have an MLP.
+}  // namespace
+
+float InverseRoot(double x) { return 1.0f / std::sqrt(static_cast<float>(x)); }
+
+int64_t Pattern(const ConfigReader& config, const char* key, int64_t fallback) {
+  return config.Integer(key, 1, 1 << 20, fallback);
+}
+
+BlockSpec PlainBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block;
+  block.activation = ReadActivation(config, "hidden_act", "silu");
+  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
+  return block;
+}
+
 void ReadMixture(const ConfigReader& config, const ModelConfig& model, const char* experts_key, const char* units_key,
                  BlockSpec& block) {
   MixtureSpec& mixture = block.mixture;
@@ -189,66 +171,11 @@ void ReadMixture(const ConfigReader& config, const ModelConfig& model, const cha
   block.dense = mixed < model.layers;
 }
 
-// The shared expert of each mixture, after ReadMixture().
 void ReadSharedExpert(const ConfigReader& config, BlockSpec& block) {
   constexpr int64_t kMostUnits = 1 << 22;
   block.mixture.shared_units = config.Integer("shared_expert_intermediate_size", 1, kMostUnits);
   block.shared_expert = block.mixed;
 }
-
-float Multiplier(const ConfigReader& config, const char* key) {
-  return static_cast<float>(config.Number(key, 1e-9, 1e9, 1));
-}
-
-// Granite's multipliers, of which that of the logits is not a divisor here, and norms of the updates.
-
-// Attention and MLP side by side, after one LayerNorm without bias.
-
-// Layers without window have no rotary embedding.
-
-// The mixer of each layer: as `layer_types` says, or else attention in every fourth layer, or as often as
-// `full_attention_interval` says.
-std::vector<Mixer> ReadMixers(const ConfigReader& config, const ModelConfig& model) {
-  std::vector<Mixer> mixers;
-  if (!config.Has("layer_types")) {
-    const auto delta = FullEvery(Pattern(config, "full_attention_interval", 4));
-    for (int64_t layer = 0; layer < model.layers; ++layer)
-      mixers.push_back(delta(layer) ? Mixer::kGatedDelta : Mixer::kAttention);
-    return mixers;
-  }
-  const nlohmann::json& types = config["layer_types"];
-  Check(types.is_array() && std::ssize(types) == model.layers, "{}: layer_types is not a list of {} words",
-        config.file(), model.layers);
-  for (const nlohmann::json& type : types) {
-    Check(type == "full_attention" || type == "linear_attention", "{}: layer type {} is not supported", config.file(),
-          Shown(type));
-    mixers.push_back(type == "full_attention" ? Mixer::kAttention : Mixer::kGatedDelta);
-  }
-  return mixers;
-}
-
-// The blocks of Qwen 3 Next and 3.5: gated delta networks in some layers, and attention with gates in the others.
-BlockSpec GatedDeltaBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block = PlainBlock(config, model);
-  Check(block.activation == Activation::kSilu, "{}: hidden_act is not silu, which the convolutions need",
-        config.file());
-  block.norm_offset = 1;
-  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
-  block.qk_norm = block.attention_gate = true;
-  GatedDeltaShape& delta = block.delta;
-  delta.key_heads = config.Integer("linear_num_key_heads", 1, 65536);
-  delta.value_heads = config.Integer("linear_num_value_heads", 1, 65536);
-  delta.key_dim = config.Integer("linear_key_head_dim", 1, 4096);
-  delta.value_dim = config.Integer("linear_value_head_dim", 1, 4096);
-  delta.conv_width = config.Integer("linear_conv_kernel_dim", 1, 64);
-  Check(delta.value_heads % delta.key_heads == 0,
-        "{}: linear_num_value_heads {} does not divide over linear_num_key_heads {}", config.file(), delta.value_heads,
-        delta.key_heads);
-  block.SetMixers(ReadMixers(config, model));
-  return block;
-}
-
-}  // namespace
 
 BlockSpec LlamaBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = PlainBlock(config, model);
@@ -371,25 +298,28 @@ BlockSpec GptOssBlock(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
-BlockSpec Qwen3NextBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block = GatedDeltaBlock(config, model);
-  ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);
-  ReadSharedExpert(config, block);
-  block.mixture.normalised = config.Flag("norm_topk_prob", true);
+BlockSpec HunYuanBlock(const ConfigReader& config, const ModelConfig& model) {
+  // transformers reads none of these.
+  Check(config.Flag("use_qk_norm", true), "{}: use_qk_norm is false, which is not supported", config.file());
+  for (const char* key : {"use_cla", "position_embedding_xdrope"})
+    Check(!config.Flag(key, false), "{}: {} is not supported", config.file(), key);
+  BlockSpec block = PlainBlock(config, model);
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.qk_norm = block.qk_norm_after_rotation = true;
   return block;
 }
 
-BlockSpec Qwen35Block(const ConfigReader& config, const ModelConfig& model) {
-  Check(config.Flag("attn_output_gate", true), "{}: attn_output_gate is false, which is not supported", config.file());
-  return GatedDeltaBlock(config, model);
-}
-
-BlockSpec Qwen35MoeBlock(const ConfigReader& config, const ModelConfig& model) {
-  BlockSpec block = Qwen35Block(config, model);
-  ReadMixture(config, model, "num_experts", "moe_intermediate_size", block);
-  Check(block.mixed && !block.dense, "{}: layers without experts are not supported", config.file());
-  ReadSharedExpert(config, block);
-  block.mixture.normalised = true;
+BlockSpec ApertusBlock(const ConfigReader& config, const ModelConfig& model) {
+  const std::string activation = config.Word("hidden_act", "xielu");
+  Check(activation == "xielu", "{}: hidden_act \"{}\" is not supported (xielu is)", config.file(),
+        Printable(activation));
+  Check(config.Flag("qk_norm", true) && !config.Flag("post_norm", false),
+        "{}: qk_norm false and post_norm true are not supported", config.file());
+  BlockSpec block;
+  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.qk_norm = block.xielu = true;
+  block.gated = false;
   return block;
 }
 

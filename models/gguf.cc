@@ -9,6 +9,8 @@
 
 #include "models/block_tensors.h"
 #include "models/checkpoint.h"
+#include "models/gguf_keys.h"
+#include "models/gguf_mixers.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
 #include "runtime/printable.h"
@@ -20,51 +22,7 @@ namespace {
 using Json = nlohmann::json;
 using B = BlockWeights;
 
-constexpr int64_t kMaxNumber = int64_t{1} << 31;  // ParseConfig has the limit of each number
-constexpr int64_t kAttentionEvery = 4;            // one in so many layers has attention, unless the file says otherwise
-constexpr const char* kRecurrentLayers = "attention.recurrent_layers";
 constexpr int64_t kMostLayers = 10000;  // as in ParseConfig, before which lists by layer are made
-
-// Reads the metadata of one architecture. Keys are given without its prefix, and each key that is read is recorded.
-class ArchitectureKeys {
- public:
-  ArchitectureKeys(const GgufMetadata& metadata, std::string prefix)
-      : metadata_(metadata), prefix_(std::move(prefix) + ".") {}
-
-  bool Has(const char* key) { return metadata_.Has(Full(key)); }
-  bool HasList(const char* key) {
-    const auto found = metadata_.values().find(Full(key));
-    return found != metadata_.values().end() && found->second.array;
-  }
-  const std::string& file() const { return metadata_.name(); }
-  bool Flag(const char* key, bool fallback) { return metadata_.Flag(Full(key), fallback); }
-  std::vector<bool> Flags(const char* key) { return metadata_.Flags(Full(key)); }
-  int64_t Integer(const char* key) { return metadata_.Integer(Full(key), 1, kMaxNumber); }
-  int64_t Integer(const char* key, int64_t fallback) { return metadata_.Integer(Full(key), 0, kMaxNumber, fallback); }
-  double Number(const char* key, double fallback) { return metadata_.Number(Full(key), fallback); }
-  std::string_view Text(const char* key, std::string_view fallback) { return metadata_.Text(Full(key), fallback); }
-  // Checks a setting that is supported with one value only. The file may leave it out.
-  void Only(const char* key, double value) {
-    const double found = Number(key, value);
-    Check(found == value, "{}: {} is {}; only {} is supported", metadata_.name(), Full(key), found, value);
-  }
-  void OnlyInteger(const char* key, int64_t value, const char* why) {
-    const int64_t found = Integer(key, value);
-    Check(found == value, "{}: {} is {}, expected {}: {}", metadata_.name(), Full(key), found, value, why);
-  }
-  void Ignore(const char* key) { Full(key); }
-  void RefuseOthers() const {
-    for (const auto& [key, value] : metadata_.values())
-      Check(!key.starts_with(prefix_) || read_.contains(key),
-            "{}: {} is not known, and might change what the model computes", metadata_.name(), key);
-  }
-  std::string Full(const char* key) { return *read_.insert(prefix_ + key).first; }
-
- private:
-  const GgufMetadata& metadata_;
-  std::string prefix_;
-  std::set<std::string, std::less<>> read_;
-};
 
 const GgufArchitecture& ArchitectureOf(const GgufMetadata& metadata) {
   const std::string_view name = metadata.Text("general.architecture");
@@ -141,7 +99,7 @@ Json Llama3Scaling(const std::string& file, const std::vector<float>& factors, d
 }
 
 // `rope_scaling` of config.json; null for none.
-Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture, ArchitectureKeys& keys, double theta,
+Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture, GgufKeys& keys, double theta,
                  int64_t head_dim) {
   const std::string& name = file.metadata.name();
   const std::string_view stated = keys.Text("rope.scaling.type", ""), type = stated.empty() ? "none" : stated;
@@ -192,7 +150,6 @@ Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture,
   }
   if (!architecture.query_scale) {
     keys.Only("rope.scaling.yarn_log_multiplier", 0);
-    if (scaling.is_null() && architecture.exact_yarn) scaling = {{"rope_type", "default"}};  // config.json's is YaRN
     return scaling;
   }
   if (scaling.is_null()) scaling = {{"rope_type", "default"}};
@@ -209,7 +166,7 @@ Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture,
 }
 
 // For each layer, true if it attends to a window of `sliding_window` keys. Empty if no layer does.
-std::vector<bool> SlidingLayers(const GgufArchitecture& architecture, ArchitectureKeys& keys, int64_t layers) {
+std::vector<bool> SlidingLayers(const GgufArchitecture& architecture, GgufKeys& keys, int64_t layers) {
   constexpr const char *kWindow = "attention.sliding_window", *kPattern = "attention.sliding_window_pattern";
   if (architecture.full_every == 0) return {};
   const bool windows = architecture.windows_at == 0 || layers == architecture.windows_at;
@@ -231,7 +188,7 @@ std::vector<bool> SlidingLayers(const GgufArchitecture& architecture, Architectu
 }
 
 // The settings of layers with and without a window: `layer_types`, and a rotary embedding for each type.
-void AddWindows(const GgufArchitecture& architecture, const Family& family, ArchitectureKeys& keys,
+void AddWindows(const GgufArchitecture& architecture, const Family& family, GgufKeys& keys,
                 const std::vector<bool>& slides, Json& config) {
   constexpr const char* kWindow = "attention.sliding_window";
   if (architecture.longrope) {
@@ -267,37 +224,15 @@ const char* TypeInMemory(const BlockTraits& stored) {
 }
 
 void AddTokens(const GgufMetadata& metadata, Json& config) {
-  if (const int64_t bos = metadata.Integer("tokenizer.ggml.bos_token_id", 0, kMaxNumber, -1); bos >= 0)
+  if (const int64_t bos = metadata.Integer("tokenizer.ggml.bos_token_id", 0, kMaxGgufNumber, -1); bos >= 0)
     config["bos_token_id"] = bos;
   const std::vector<int64_t> ends = GgufEndTokens(metadata);
   if (ends.size() == 1) config["eos_token_id"] = ends.front();
   if (ends.size() > 1) config["eos_token_id"] = ends;
 }
 
-// The settings of gated delta networks. `layers` counts those of the model alone.
-void AddGatedDelta(const GgufArchitecture& architecture, ArchitectureKeys& keys, int64_t layers, Json& config) {
-  if (!architecture.gated_delta) return;
-  const int64_t heads = keys.Integer("ssm.time_step_rank"), dim = keys.Integer("ssm.state_size");
-  keys.OnlyInteger("ssm.inner_size", heads * dim, "keys and values of a head are equally wide in llama.cpp");
-  config["linear_num_value_heads"] = heads;
-  config["linear_num_key_heads"] = keys.Integer("ssm.group_count");
-  config["linear_key_head_dim"] = config["linear_value_head_dim"] = dim;
-  config["linear_conv_kernel_dim"] = keys.Integer("ssm.conv_kernel");
-  keys.Ignore("rope.dimension_sections");  // it divides positions in images; text has all alike
-  const int64_t interval = keys.Integer("full_attention_interval", kAttentionEvery);
-  std::vector<bool> recurrent;
-  if (keys.HasList(kRecurrentLayers)) recurrent = keys.Flags(kRecurrentLayers);
-  Check(recurrent.empty() || std::ssize(recurrent) >= layers, "{}: {} has {} entries for {} layers", keys.file(),
-        keys.Full(kRecurrentLayers), recurrent.size(), layers);
-  Check(interval > 0, "{}: {} is 0", keys.file(), keys.Full("full_attention_interval"));
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    const bool is = recurrent.empty() ? (layer + 1) % interval != 0 : recurrent[layer];
-    config["layer_types"].push_back(is ? "linear_attention" : "full_attention");
-  }
-}
-
 // The settings of mixtures of experts.
-void AddExperts(const GgufMixture& mixture, ArchitectureKeys& keys, int64_t experts, Json& config) {
+void AddExperts(const GgufMixture& mixture, GgufKeys& keys, int64_t experts, Json& config) {
   constexpr int64_t kSoftmax = 1;
   if (experts == 0) {
     keys.OnlyInteger("expert_used_count", 0, "there are no experts");
@@ -333,7 +268,7 @@ Json GgufConfig(const GgufContents& file) {
   const GgufMetadata& metadata = file.metadata;
   const std::string& name = metadata.name();
   const GgufArchitecture& architecture = ArchitectureOf(metadata);
-  ArchitectureKeys keys(metadata, architecture.name);
+  GgufKeys keys(metadata, architecture.name);
   const auto embedding = file.tensors.find(kGgufEmbedding);
   Check(embedding != file.tensors.end(), "{}: tensor {} is missing", name, kGgufEmbedding);
 
@@ -363,6 +298,7 @@ Json GgufConfig(const GgufContents& file) {
                                                          : architecture.families.back();
   const Family& family = *FindFamily(class_name);
 
+  const std::optional<int64_t> listed = ReadGgufKvHeads(architecture, keys);
   const auto size = [&](const char* key, int64_t of_layers, std::optional<int64_t> fallback = std::nullopt) {
     if (!architecture.by_layer) return fallback ? keys.Integer(key, *fallback) : keys.Integer(key);
     keys.Ignore(key);
@@ -370,7 +306,7 @@ Json GgufConfig(const GgufContents& file) {
   };
   const int64_t hidden = keys.Integer("embedding_length"), heads = size("attention.head_count", by_layer.heads);
   const int64_t head_dim = keys.Integer("attention.key_length", hidden / heads);
-  Check(head_dim > 0 && head_dim <= kMaxNumber / heads, "{}: {} is {}", name, keys.Full("attention.key_length"),
+  Check(head_dim > 0 && head_dim <= kMaxGgufNumber / heads, "{}: {} is {}", name, keys.Full("attention.key_length"),
         head_dim);
   Check(
       !architecture.square || head_dim * heads == hidden,
@@ -398,7 +334,7 @@ Json GgufConfig(const GgufContents& file) {
                  {family.intermediate, feed_forward},
                  {"num_hidden_layers", layers},
                  {"num_attention_heads", heads},
-                 {"num_key_value_heads", size("attention.head_count_kv", by_layer.kv_heads, heads)},
+                 {"num_key_value_heads", listed ? *listed : size("attention.head_count_kv", by_layer.kv_heads, heads)},
                  {"head_dim", head_dim},
                  {"vocab_size", embedding->second.shape.front()},
                  {"max_position_embeddings", keys.Integer("context_length")},
@@ -409,8 +345,9 @@ Json GgufConfig(const GgufContents& file) {
                  {"tie_word_embeddings", !own_head},
                  {"torch_dtype", TypeInMemory(*embedding->second.type)}};
   if (std::string_view(architecture.bias) == "use_bias") config.erase("mlp_bias");
+  config.update(Json::parse(architecture.settings));
   AddExperts(architecture.mixture, keys, experts, config);
-  AddGatedDelta(architecture, keys, layers, config);
+  ReadGgufMixers(architecture, keys, layers, config);
   if (architecture.partial)
     config["partial_rotary_factor"] =
         static_cast<double>(keys.Integer("rope.dimension_count", head_dim)) / static_cast<double>(head_dim);
@@ -426,8 +363,10 @@ Json GgufConfig(const GgufContents& file) {
     config["layer_types"] = std::vector<const char*>(layers, "attention");
     config["position_embedding_type"] = "nope";
   }
-  if (Json scaling = RopeScaling(file, architecture, keys, theta, head_dim); !scaling.is_null())
-    config["rope_scaling"] = std::move(scaling);
+  Json scaling = RopeScaling(file, architecture, keys, theta, head_dim);
+  if (scaling.is_null() && Json::parse(family.defaults).contains("rope_parameters"))
+    scaling = {{"rope_type", "default"}};  // that of the family's config.json is another
+  if (!scaling.is_null()) config["rope_scaling"] = std::move(scaling);
   AddWindows(architecture, family, keys, slides, config);
   AddTokens(metadata, config);
   keys.RefuseOthers();
@@ -465,37 +404,6 @@ std::vector<std::pair<const char*, std::vector<float>>> GgufRopeFactors(const Mo
   return {{kGgufRopeFactors, std::move(factors)}};
 }
 
-namespace {
-
-// Adds the sizes of gated delta networks, and which layers have one.
-void AddGatedDelta(const ModelConfig& config, const std::string& prefix, GgufWriter& file,
-                   std::vector<std::string>& notes) {
-  const GatedDeltaShape& delta = config.block.delta;
-  file.AddInteger(prefix + "ssm.conv_kernel", delta.conv_width);
-  file.AddInteger(prefix + "ssm.state_size", delta.key_dim);
-  file.AddInteger(prefix + "ssm.group_count", delta.key_heads);
-  file.AddInteger(prefix + "ssm.time_step_rank", delta.value_heads);
-  file.AddInteger(prefix + "ssm.inner_size", delta.values());
-  // Which of the pairs turn by the position in time, in height and in width of an image: text has all alike.
-  const auto pairs = static_cast<int32_t>(config.rope.RotaryDim(config.head_dim) / 2);
-  file.AddIntegers(prefix + "rope.dimension_sections", {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0});
-  std::vector<bool> recurrent;
-  bool regular = true;
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    recurrent.push_back(config.block.MixerOf(layer) == Mixer::kGatedDelta);
-    regular = regular && recurrent.back() == ((layer + 1) % kAttentionEvery != 0);
-  }
-  file.AddInteger(prefix + "full_attention_interval", kAttentionEvery);
-  if (regular) return;
-  file.AddFlags(prefix + kRecurrentLayers, recurrent);
-  notes.push_back(
-      fmt::format("The layers with a gated delta network are listed in {}{}. A program that does not read "
-                  "this key takes other layers for those and cannot load the file.",
-                  prefix, kRecurrentLayers));
-}
-
-}  // namespace
-
 std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArchitecture& architecture,
                                        const GgufSizes& sizes, GgufWriter& file) {
   std::vector<std::string> notes;
@@ -516,7 +424,7 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArch
     if (mixture.shared_units > 0) file.AddInteger(a + "expert_shared_feed_forward_length", mixture.shared_units);
   }
   add_size("attention.head_count", config.heads, sizes.heads);
-  add_size("attention.head_count_kv", config.kv_heads, sizes.kv_heads);
+  if (!architecture.short_convolution) add_size("attention.head_count_kv", config.kv_heads, sizes.kv_heads);
   file.AddInteger(a + "attention.key_length", config.head_dim);
   file.AddInteger(a + "attention.value_length", config.head_dim);
   file.AddInteger(a + "rope.dimension_count", config.rope.RotaryDim(config.head_dim));
@@ -551,7 +459,7 @@ std::vector<std::string> AddGgufConfig(const ModelConfig& config, const GgufArch
       file.AddNumber(a + "rope.freq_base_swa", theta);
   }
 
-  if (architecture.gated_delta) AddGatedDelta(config, a, file, notes);
+  AddGgufMixers(config, architecture, file, notes);
 
   const RopeSpec& rope = config.rope;
   file.AddNumber(a + "rope.freq_base", rope.theta);

@@ -59,10 +59,10 @@ std::string WhyNoGguf(const ModelConfig& config, const GgufArchitecture& archite
 // if there are none, or if too few frequencies determine them. `factors` has head_dim / 2 elements.
 std::optional<RopeSpec> FindLlama3Scaling(const std::vector<float>& factors, double theta, int64_t head_dim);
 
-// GGUF's names of the tensors outside the blocks.
-inline constexpr const char *kGgufEmbedding = "token_embd.weight", *kGgufFinalNorm = "output_norm.weight",
-                            *kGgufFinalNormBias = "output_norm.bias", *kGgufHead = "output.weight",
-                            *kGgufRopeFactors = "rope_freqs.weight", *kGgufShortFactors = "rope_factors_short.weight",
+// GGUF's names of the tensors outside the blocks; GgufArchitecture::final_norm is another.
+inline constexpr const char *kGgufEmbedding = "token_embd.weight", *kGgufFinalNormBias = "output_norm.bias",
+                            *kGgufHead = "output.weight", *kGgufRopeFactors = "rope_freqs.weight",
+                            *kGgufShortFactors = "rope_factors_short.weight",
                             *kGgufLongFactors = "rope_factors_long.weight";
 
 }  // namespace shiftrt

@@ -24,6 +24,7 @@ struct GgufNumber {
 
 // The number of blocks that predict several tokens, which block_count counts too.
 inline constexpr const char* kGgufPredictionLayers = "nextn_predict_layers";
+inline constexpr const char* kGgufFinalNorm = "output_norm.weight";  // most architectures have it
 
 // The family that a file with experts is read as, and the settings of its config.json.
 struct GgufMixture {
@@ -67,15 +68,20 @@ struct GgufArchitecture {
   // The heads and the size of the MLP are lists with one number per layer (models/gguf_layers.h).
   bool by_layer = false;
   bool gated_delta = false;  // layers have gated delta networks, and attention has gates
-  int64_t most_layers = 0;   // llama.cpp expects other tensors in deeper models; 0: no such limit
+  // Layers without key-value heads, which are listed, have short convolutions.
+  bool short_convolution = false;
+  int64_t most_layers = 0;  // llama.cpp expects other tensors in deeper models; 0: no such limit
   std::vector<GgufNumber> numbers = {};
   std::vector<TensorPlace> places = {};
+  const char* final_norm = kGgufFinalNorm;
+  const char* settings = "{}";  // what the config.json of each file has besides, as JSON
 };
 
 // Null if there is none of this name, or none that holds the family.
 const GgufArchitecture* FindGgufArchitecture(std::string_view name);
 const GgufArchitecture* GgufArchitectureOf(const ModelConfig& config);
-// GGUF's name of a tensor of a block, after "blk.N.", such as "attn_q.weight", where an architecture has no other.
+// GGUF's name of a tensor of a block, after "blk.N.", such as "attn_q.weight", where an architecture has no other. The
+// numbers of all blocks (BlockTensor::IsNumber()) are a list of the metadata with this key.
 const char* GgufName(const BlockTensor& tensor);
 // "llama, qwen2, ..."
 std::string KnownGgufArchitectures();

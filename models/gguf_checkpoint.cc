@@ -6,6 +6,7 @@
 #include "models/checkpoint.h"
 #include "models/gguf.h"
 #include "runtime/check.h"
+#include "runtime/parse.h"
 
 namespace shiftrt {
 
@@ -41,6 +42,7 @@ class GgufCheckpoint final : public Checkpoint {
     const std::string stored = StoredName(name);
     const BlockTensor* const row = RowOf(stored);
     const std::string where = file_->path().string();
+    if (row != nullptr && row->IsNumber()) return NumberOf(*row, stored);
     const auto found = file_->tensors().find(stored);
     Check(found != file_->tensors().end(), "{}: tensor {} is missing", where, stored);
     const GgufTensor& tensor = found->second;
@@ -51,7 +53,7 @@ class GgufCheckpoint final : public Checkpoint {
     used_.insert(stored);
     FileTensor taken{tensor.data, static_cast<BlockType>(tensor.type->code), tensor.shape};
     if (row == nullptr) {
-      if (stored == kGgufFinalNorm) taken.offset = -config_.block.norm_offset;
+      if (stored == architecture_.final_norm) taken.offset = -config_.block.norm_offset;
       return taken;
     }
     if (row->HasNormOffset()) taken.offset = -config_.block.norm_offset;
@@ -86,6 +88,17 @@ class GgufCheckpoint final : public Checkpoint {
   static bool IsFactors(std::string_view name) {
     return name == kGgufRopeFactors || name == kGgufShortFactors || name == kGgufLongFactors;
   }
+  // The number of a block, which is an element of a list of the metadata.
+  FileTensor NumberOf(const BlockTensor& row, std::string_view stored) const {
+    const GgufMetadata& metadata = file_->metadata();
+    const char* const key = GgufName(row);
+    const std::vector<float> numbers = metadata.Numbers(key);
+    int64_t layer = 0;
+    ParseNumber(stored.substr(4, stored.find('.', 4) - 4), &layer);
+    Check(layer < std::ssize(numbers), "{}: {} has {} numbers for {} blocks", file_->path().string(), key,
+          numbers.size(), config_.layers);
+    return {metadata.values().find(key)->second.bytes.data() + layer * sizeof(float), BlockType::kF32, {1}};
+  }
   // Decays are the logarithms of factors below 1.
   void RefuseGrowth(const GgufTensor& tensor, const std::string& name) const {
     const BlockTraits& type = *tensor.type;
@@ -102,9 +115,9 @@ class GgufCheckpoint final : public Checkpoint {
       if (name.starts_with(fmt::format("blk.{}.", block))) return true;
     return false;
   }
-  static std::string StoredName(const std::string& name) {
+  std::string StoredName(const std::string& name) const {
     if (name == "model.embed_tokens.weight") return kGgufEmbedding;
-    if (name == "model.norm.weight") return kGgufFinalNorm;
+    if (name == "model.norm.weight") return architecture_.final_norm;
     if (name == "model.norm.bias") return kGgufFinalNormBias;
     return name == "lm_head.weight" ? kGgufHead : name;
   }

@@ -31,8 +31,9 @@ const char* Difference(const ModelConfig& a, const ModelConfig& b) {
     return std::array{c.hidden, c.intermediate, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab, c.max_positions};
   };
   const auto norms = [](const BlockSpec& block) {
-    return std::array{block.input_norms, block.update_norms, block.qk_norm,     block.qk_norm_whole,
-                      block.layer_norm,  block.norm_bias,    block.shared_norm, block.norm_offset != 0};
+    return std::array{block.input_norms,   block.update_norms,     block.qk_norm,
+                      block.qk_norm_whole, block.layer_norm,       block.norm_bias,
+                      block.shared_norm,   block.norm_offset != 0, block.qk_norm_after_rotation};
   };
   if (shape(a) != shape(b)) return "sizes";
   if (a.rms_eps != b.rms_eps || norms(s) != norms(t)) return "norms";
@@ -43,11 +44,11 @@ const char* Difference(const ModelConfig& a, const ModelConfig& b) {
   if (s.attention_sinks != t.attention_sinks) return "attention sinks";
   const auto delta = [](const BlockSpec& block) {
     const GatedDeltaShape& of = block.delta;
-    return std::array{of.key_heads, of.value_heads, of.key_dim, of.value_dim, of.conv_width};
+    return std::array{of.key_heads, of.value_heads, of.key_dim, of.value_dim, of.conv_width, block.convolution.width};
   };
-  if (s.mixers != t.mixers || s.attention_gate != t.attention_gate || delta(s) != delta(t))
-    return "gated delta networks";
-  if (s.gated != t.gated || s.activation != t.activation || s.clamped != t.clamped || s.parallel != t.parallel)
+  if (s.mixers != t.mixers || s.attention_gate != t.attention_gate || delta(s) != delta(t)) return "mixers";
+  if (s.gated != t.gated || s.activation != t.activation || s.clamped != t.clamped || s.parallel != t.parallel ||
+      s.xielu != t.xielu)
     return "MLPs";
   const auto mixture = [](const BlockSpec& block) {
     const MixtureSpec& of = block.mixture;

@@ -20,6 +20,11 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
+// The word for the mixer in the `layer_types` of the families that have it.
+const char* LayerType(Mixer mixer) {
+  return mixer == Mixer::kAttention ? "full_attention" : mixer == Mixer::kGatedDelta ? "linear_attention" : "conv";
+}
+
 // Divides the tensors among files; returns the indices of each file's tensors, in order.
 std::vector<std::vector<size_t>> Shards(std::span<const TensorOfParts> tensors, int64_t shard_bytes) {
   std::vector<std::vector<size_t>> shards;
@@ -85,7 +90,7 @@ class MeteredWriter {
       return;
     }
     WithType(ExpandedType(pieces.front().dtype), [&]<typename T>(std::type_identity<T>) {
-      TransposedRows<T> expert(tensor.shape[2], tensor.shape[1]);
+      TransposedRows<T> expert((*tensor.shape)[2], (*tensor.shape)[1]);
       for (const TensorView& piece : pieces)
         ForEachWidenedRow(piece, [&](int64_t, const std::vector<float>& row) {
           if (expert.Add(row)) Write(file, expert.bytes());
@@ -195,9 +200,9 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
   const std::vector<Mixer>& mixers = model.weights->config.block.mixers;
   if (!mixers.empty() && !config.value("layer_types", Json()).is_array()) {
     config["layer_types"] = Json::array();
-    for (const Mixer mixer : mixers)
-      config["layer_types"].push_back(mixer == Mixer::kAttention ? "full_attention" : "linear_attention");
+    for (const Mixer mixer : mixers) config["layer_types"].push_back(LayerType(mixer));
   }
+  if (!mixers.empty()) config.erase("full_attn_idxs");  // numbers of layers, whose types are named
   // Layers without rotary embedding are those without a window, or have to be named too.
   const BlockSpec& block = model.weights->config.block;
   bool named_too = false;
@@ -215,14 +220,17 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
     if (config.contains(key)) config[key] = Name(ExpandedType(model.weights->embedding.dtype));
   // The plan has a head of its own, or the checkpoint has one that differs from the embedding table.
   // Or a GGUF file stores the embedding table a second time as the head.
-  if (says_tied != plan.TiedHead(*model.weights)) config["tie_word_embeddings"] = !says_tied;
+  if (says_tied != plan.TiedHead(*model.weights)) {
+    config["tie_word_embeddings"] = !says_tied;
+    config.erase("tie_embedding");  // the name in LFM2, which would count for more
+  }
   return KeptConfig(std::move(config), plan, resized);
 }
 
 TensorView TensorOfParts::Whole() const {
   TensorView whole = parts.front();
   for (const TensorView& part : std::span(parts).subspan(1)) whole.shape[0] += part.shape[0];
-  if (!shape.empty()) whole.shape = shape;
+  if (shape) whole.shape = *shape;
   whole.data = nullptr;
   whole.dtype = ExpandedType(whole.dtype);
   return whole;
@@ -231,7 +239,8 @@ TensorView TensorOfParts::Whole() const {
 std::vector<TensorOfParts> StoredTensors(const Weights& weights) {
   std::vector<TensorOfParts> tensors;
   weights.ForEachStored([&](const CheckpointTensor& tensor, std::span<const TensorView> parts) {
-    const std::vector<int64_t> shape = tensor.together ? tensor.shape : std::vector<int64_t>();
+    std::optional<std::vector<int64_t>> shape;
+    if (tensor.together || tensor.shape.empty()) shape = tensor.shape;
     tensors.push_back({tensor.name, {parts.begin(), parts.end()}, tensor.order, shape, tensor.transposed});
   });
   return tensors;

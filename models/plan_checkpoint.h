@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,9 +39,9 @@ nlohmann::json PlanConfig(const Model& model, const DepthPlan& plan, std::vector
 struct TensorOfParts {
   std::string name;
   std::vector<TensorView> parts;
-  RowOrder order = nullptr;         // the order of all parts' rows
-  std::vector<int64_t> shape = {};  // that of a tensor of all experts; empty: that of the parts together
-  bool transposed = false;          // with that shape: each expert's matrix is stored (columns, rows)
+  RowOrder order = nullptr;                        // the order of all parts' rows
+  std::optional<std::vector<int64_t>> shape = {};  // that of a tensor of all experts or a number; none: the parts'
+  bool transposed = false;                         // with that shape: each expert's matrix is stored (columns, rows)
 
   TensorView Whole() const;  // its type and shape, without data
 };

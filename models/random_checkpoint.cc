@@ -11,6 +11,8 @@
 // and the value is
 //   NAME ends with ".bias":        n * 2^-10
 //   NAME ends with ".A_log":       (n - 64) * 2^-5, so that some heads of a recurrence forget fast and others slowly
+//   NAME ends with ".act_fn.beta": 1/2
+//   NAME ends with ".act_fn.eps":  -2^-20
 //   another vector (a norm):       1 + floor(n / 16) / 16
 //   a matrix:                      n * 2^-(6 + b / 2), b the number of binary digits of K, b / 2 rounded down
 // so that a matrix has a standard deviation within a factor 1.64 of 1 / sqrt(K).
@@ -43,6 +45,8 @@ uint64_t Key(std::string_view name, uint64_t seed) {
 template <typename T>
 std::vector<T> Levels(std::string_view name, const std::vector<int64_t>& shape) {
   const bool bias = name.ends_with(".bias"), decay = name.ends_with(".A_log"), norm = !bias && shape.size() == 1;
+  if (name.ends_with(".act_fn.beta")) return std::vector<T>(256, T(0.5f));
+  if (name.ends_with(".act_fn.eps")) return std::vector<T>(256, T(std::ldexp(-1.0f, -20)));
   const int exponent = bias ? 10 : 6 + std::bit_width(static_cast<uint64_t>(shape.back())) / 2;
   std::vector<T> levels;
   for (int n = -128; n < 128; ++n) {

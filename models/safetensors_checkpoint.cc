@@ -34,7 +34,7 @@ bool Ignorable(std::string_view name) {
 class SafetensorsCheckpoint final : public Checkpoint {
  public:
   SafetensorsCheckpoint(const std::filesystem::path& directory, const ModelConfig& config)
-      : directory_(directory), quantisation_(config.quantisation) {
+      : directory_(directory), final_norm_(FinalNormName(config)), quantisation_(config.quantisation) {
     const auto index = directory / "model.safetensors.index.json";
     if (Exists(directory / "model.safetensors")) {
       tensors_ = TensorsOf(Open("model.safetensors"));
@@ -52,7 +52,8 @@ class SafetensorsCheckpoint final : public Checkpoint {
   }
   std::string BlockPrefix(int64_t layer) const override { return fmt::format("model.layers.{}.", layer); }
 
-  FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
+  FileTensor Take(const std::string& in_model, const std::vector<int64_t>& shape) override {
+    const std::string& name = in_model == "model.norm.weight" ? final_norm_ : in_model;
     if (auto packed = FindPacked(quantisation_, tensors_, directory_.string(), name, shape)) {
       for (const PackedPart& part : packed->parts) used_.insert(part.name);
       const BlockType type = packed->mx_blocks ? BlockType::kMXFP4 : ExpandedBlocks();
@@ -62,7 +63,9 @@ class SafetensorsCheckpoint final : public Checkpoint {
     Check(found != tensors_.end(), "{}: tensor {} is missing{}", directory_.string(), name,
           Advice(name, shape.size() >= 2));
     const RawTensor& tensor = found->second;
-    Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
+    // Some programs write a number as a vector.
+    const bool number = shape.empty() && tensor.shape == std::vector<int64_t>{1};
+    Check(tensor.shape == shape || number, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
           fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
     const std::optional<DType> type = PlainTypeOf(tensor);
     Check(type.has_value(), "{}: tensor {} is of type {}, expected F32, F16 or BF16", directory_.string(), name,
@@ -227,6 +230,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
   static constexpr uint64_t kMaxIndexBytes = 1 << 26;
 
   std::filesystem::path directory_;
+  std::string final_norm_;
   Quantisation quantisation_;
   std::map<std::string, std::shared_ptr<SafetensorsFile>> files_;
   std::map<std::string, RawTensor> tensors_;

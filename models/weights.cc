@@ -54,7 +54,7 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const Mod
   for (int64_t layer = 0; layer < config.layers; ++layer)
     for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfBlock(config, layer, 0)))
       shapes.push_back({fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape});
-  shapes.push_back({"model.norm.weight", {config.hidden}});
+  shapes.push_back({FinalNormName(config), {config.hidden}});
   if (config.block.norm_bias) shapes.push_back({"model.norm.bias", {config.hidden}});
   if (!config.tied_head) shapes.push_back({"lm_head.weight", {config.vocab, config.hidden}});
   return shapes;
@@ -105,7 +105,7 @@ void Weights::ForEachStored(
       visit(tensor, parts);
     }
   }
-  visit_one("model.norm.weight", final_norm);
+  visit_one(FinalNormName(config), final_norm);
   if (config.block.norm_bias) visit_one("model.norm.bias", final_norm_bias);
   if (!config.tied_head) visit_one("lm_head.weight", head);
 }
@@ -142,6 +142,8 @@ std::string Weights::Fingerprint() const {
     summary += fmt::format("\nlayer norm {} {} parallel {} {} gated {}", b.layer_norm, b.norm_offset, b.parallel,
                            b.shared_norm, b.gated);
   if (b.attention_sinks) summary += "\nsinks";
+  if (b.xielu) summary += "\nxielu";
+  if (b.qk_norm_after_rotation) summary += "\nnorms after rotation";
   if (b.clamped.limit > 0) summary += fmt::format("\nclamped {} {}", b.clamped.alpha, b.clamped.limit);
   if (b.mixed) {
     summary += fmt::format("\nmixture {} {} {} {}", b.mixture.experts, b.mixture.active, b.mixture.units,
@@ -155,6 +157,10 @@ std::string Weights::Fingerprint() const {
     const RopeSpec& second = config.second_rope;
     summary += fmt::format("\nsecond rope {} {} {}\nropes", static_cast<int>(second.kind), second.theta, second.factor);
     for (const RopeChoice choice : b.ropes) summary += fmt::format(" {}", static_cast<int>(choice));
+  }
+  if (b.short_convolution) {
+    summary += fmt::format("\nshort convolutions of {} mixers", b.convolution.width);
+    for (const Mixer mixer : b.mixers) summary += fmt::format(" {}", static_cast<int>(mixer));
   }
   if (b.gated_delta) {
     const GatedDeltaShape& delta = b.delta;

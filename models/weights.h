@@ -37,7 +37,7 @@ struct BlockWeights {
   TensorView input_norm, input_norm_bias;    // (hidden), before the attention
   TensorView shared_norm, shared_norm_bias;  // (hidden), before both halves of a parallel block
   TensorView q, k, v;                        // (query_dim, hidden), with gates twice as many rows; (kv_dim, hidden)
-  TensorView o;                              // (hidden, query_dim) or, of a gated delta network, (hidden, values)
+  TensorView o;                              // (hidden, query_dim) or, of another mixer, (hidden, heads_dim)
   TensorView q_bias, k_bias, v_bias, o_bias;
   TensorView sinks;                                   // (heads): the sinks of the attention
   TensorView q_norm, k_norm;                          // (head_dim); or (query_dim) and (kv_dim), of all heads together
@@ -45,10 +45,12 @@ struct BlockWeights {
   TensorView post_norm, post_norm_bias;               // (hidden), before the MLP
   TensorView gate, up, down;                          // (units, hidden) twice, (hidden, units); see MlpUnits()
   TensorView gate_bias, up_bias, down_bias;
+  TensorView xielu_p, xielu_n, xielu_beta, xielu_eps;  // (1) each: XieluNumbers
   // A gated delta network, with the sizes of GatedDeltaShape: (channels, hidden), (values, hidden), and
   // (value_heads, hidden) twice; (channels, 1, conv_width); (value_heads) twice; (value_dim).
   TensorView delta_qkv, delta_z, delta_b, delta_a, delta_conv, delta_a_log, delta_dt_bias, delta_norm;
-  TensorView router, router_bias;  // (experts, hidden), (experts)
+  TensorView convolution_in, convolution;  // a short convolution: (3 hidden, hidden) and (hidden, 1, width)
+  TensorView router, router_bias;          // (experts, hidden), (experts)
   // The shared expert of a mixture, and the row of its weight: (shared_units, hidden) twice, (hidden, shared_units),
   // and (1, hidden).
   TensorView shared_gate, shared_up, shared_down, shared_weight;

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "runtime/convolution_shape.h"
+
 namespace shiftrt {
 
 struct GatedDeltaShape {
@@ -16,7 +18,8 @@ struct GatedDeltaShape {
   int64_t values() const { return value_heads * value_dim; }
   int64_t channels() const { return 2 * keys() + values(); }  // the convolution reads queries, keys and values
   int64_t state_floats() const { return value_heads * key_dim * value_dim; }
-  int64_t row_floats() const { return (conv_width - 1) * channels(); }  // the rows that the convolution needs again
+  ConvolutionShape convolution() const { return {channels(), conv_width, /*silu=*/true}; }
+  int64_t row_floats() const { return convolution().row_floats(); }
   int64_t sequence_floats() const { return state_floats() + row_floats(); }
   // A GPU takes so many tokens of a long sequence through the rule together, and keeps so much for each of them.
   static constexpr int kChunk = 64;

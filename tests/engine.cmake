@@ -12,7 +12,7 @@ set(CMAKE_REQUIRED_FLAGS -fsanitize=thread)
 check_cxx_source_runs("#include <thread>\nint main() { int x = 1; std::thread([&] { x = 0; }).join(); return x; }" SHIFTRT_HAVE_TSAN)
 unset(CMAKE_REQUIRED_FLAGS)
 if(SHIFTRT_HAVE_TSAN AND NOT SHIFTRT_SANITIZE)
-  set(threaded engine/adapter.cc engine/activations.cc engine/backend.cc engine/block_pass.cc engine/cpu/backend.cc engine/cpu/delta_sequences.cc
+  set(threaded engine/adapter.cc engine/activations.cc engine/backend.cc engine/block_pass.cc engine/cpu/backend.cc engine/cpu/recurrent_sequences.cc engine/short_convolution_pass.cc
                engine/cpu/ops.cc engine/cuda/no_cuda.cc engine/decoder.cc engine/gated_delta_pass.cc engine/layer_loop.cc engine/mixture_pass.cc engine/shared_expert_pass.cc
                engine/model_part.cc engine/ops.cc engine/ops_layers.cc engine/parameters.cc engine/projection.cc engine/rows.cc
                engine/sampling.cc models/plan.cc models/rope_frequencies.cc runtime/device_copies.cc)

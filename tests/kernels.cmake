@@ -31,7 +31,7 @@ shiftrt_test(kernels
   SOURCES kernels/adamw_test.cc kernels/attention_gradient_test.cc kernels/attention_test.cc kernels/dropout_test.cc kernels/elementwise_test.cc
           kernels/gram_test.cc kernels/logprob_test.cc kernels/low_rank_test.cc kernels/matmul_test.cc kernels/norm_test.cc
           kernels/quantised_product_test.cc kernels/rope_test.cc kernels/rounded_product_test.cc kernels/tile_product_test.cc
-          kernels/experts_test.cc kernels/gated_delta_test.cc
+          kernels/experts_test.cc kernels/gated_delta_test.cc kernels/short_convolution_test.cc kernels/xielu_test.cc
           ${emulated_kernels}
   DEPENDS shiftrt_kernels)
 target_compile_definitions(test_kernels PRIVATE

@@ -30,6 +30,10 @@ add_dependencies(test_own_text shiftrt)
 shiftrt_test(gated_delta SOURCES tools/gated_delta_cli_test.cc DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
 target_compile_definitions(test_gated_delta PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
 add_dependencies(test_gated_delta shiftrt)
+# Families with blocks of their own on the command line.
+shiftrt_test(families SOURCES tools/families_cli_test.cc DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
+target_compile_definitions(test_families PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
+add_dependencies(test_families shiftrt)
 # Pruning in steps.
 shiftrt_test(steps SOURCES tools/steps_cli_test.cc DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
 target_compile_definitions(test_steps PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")

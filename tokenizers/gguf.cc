@@ -81,6 +81,7 @@ const std::vector<GgufPreTokenizer>& PreTokenizers() {
       {.name = "llama-bpe", .pattern = kLlama3Pattern, .whole_words = true, .add_bos = true},
       {.name = "llama3", .pattern = kLlama3Pattern, .whole_words = true, .add_bos = true},
       {.name = "llama-v3", .pattern = kLlama3Pattern, .whole_words = true, .add_bos = true},
+      {.name = "lfm2", .pattern = kLlama3Pattern, .whole_words = true, .add_bos = true},
       {.name = "dbrx", .pattern = kLlama3Pattern},
       {.name = "smaug-bpe", .pattern = kLlama3Pattern},
       {.name = "qwen2", .pattern = kQwen2Pattern, .nfc = true},
@@ -99,6 +100,10 @@ const std::vector<GgufPreTokenizer>& PreTokenizers() {
       {.name = "deepseek-coder",
        .pattern = "\\p{N}",
        .before = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"}},
+      {.name = "hunyuan-dense",
+       .pattern = R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|)"
+                  "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+       .before = {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"}},
       {.name = kDefaultPre,
        .pattern = "[0-9][0-9][0-9]",
        .before = {"[\\p{P}\\$\\+<=>\\^~\\|]+", kGpt2Pattern, "\\p{N}+"}},
@@ -364,10 +369,12 @@ std::string GgufChatTemplate(const GgufFile& file) {
   return std::string(text);
 }
 
-const GgufPreTokenizer* FindGgufPreTokenizer(std::string_view pattern, bool digits, bool whole_words) {
-  for (const GgufPreTokenizer& row : PreTokenizers())
-    if (row.before.empty() && pattern == row.pattern && digits == row.digits && whole_words == row.whole_words)
-      return &row;
+const GgufPreTokenizer* FindGgufPreTokenizer(const std::vector<std::string>& patterns, bool digits, bool whole_words) {
+  for (const GgufPreTokenizer& row : PreTokenizers()) {
+    std::vector<std::string> of_row(row.before.begin(), row.before.end());
+    of_row.emplace_back(row.pattern);
+    if (patterns == of_row && digits == row.digits && whole_words == row.whole_words) return &row;
+  }
   return nullptr;
 }
 

@@ -41,7 +41,8 @@ struct GgufPreTokenizer {
   bool whole_words = false;              // a word that is a piece is not merged from its parts
   bool add_bos = false;                  // the start token is added, if the file does not say
 };
-// The first pre-tokenizer of the table with these properties; null if there is none.
-const GgufPreTokenizer* FindGgufPreTokenizer(std::string_view pattern, bool digits, bool whole_words);
+// The first pre-tokenizer of the table with these properties, of whose patterns `pattern` is the last; null if there is
+// none.
+const GgufPreTokenizer* FindGgufPreTokenizer(const std::vector<std::string>& patterns, bool digits, bool whole_words);
 
 }  // namespace shiftrt

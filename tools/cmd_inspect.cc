@@ -48,7 +48,7 @@ void PrintFacts(const LanguageModel& model, const ModelDescription& d) {
         Scaled(static_cast<double>(d.active_parameters), ""));
   if (!d.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(d.removed, ", "));
   if (d.recurrent > 0)
-    fmt::print("{} of the {} blocks have gated delta networks instead of attention\n", d.recurrent, model.Blocks());
+    fmt::print("{} of the {} blocks have {} instead of attention\n", d.recurrent, model.Blocks(), d.mixers);
   std::vector<std::string> halves;
   for (const BlockPart& half : d.half_blocks) halves.push_back(fmt::format("{} ({})", half.layer, Name(half.halves)));
   if (!halves.empty()) fmt::print("half blocks, with the half that runs: {}\n", fmt::join(halves, ", "));

@@ -199,6 +199,7 @@ void Parameters::AddLayers(const Weights& weights, const DepthPlan& plan) {
                 "adapters (method adapters), and attention (method lora, targets q, k, v and o)",
                 Name(settings_.method), block->layer);
     ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& tensor, const TensorView& stored) {
+      if (tensor.kind == BlockTensor::Kind::kConstant) return;
       const std::vector<int64_t>& shape = stored.shape;
       const bool matrix = shape.size() == 2;
       AddTensor(

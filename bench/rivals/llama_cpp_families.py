@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the logits of llama.cpp on GGUF exports of small random models with those of transformers, family by family.
 
-    pip install xllamacpp==2026.10.11549 torch transformers==5.23.0 numpy
+    pip install xllamacpp==2026.10.11549 torch transformers==5.23.0 numpy   # hunyuan: transformers==5.24.0
     bench/rivals/llama_cpp_families.py --shiftrt build/release/bin/shiftrt [NAME...]
 
 The models are those of tests/goldens/make_models.py, with other random weights, and changed where llama.cpp has no place
@@ -33,7 +33,8 @@ FAR = {"original_max_position_embeddings": 512, "max_position_embeddings": 4096}
 CASES = {name: (name, {}, 24, 256) for name in (
     "llama2", "llama3_tied", "llama_linear", "llama_yarn", "llama_bias", "llama_wide_heads", "mistral", "mistral_small",
     "qwen1.5", "qwen2_tied", "qwen2.5", "qwen3", "phi3_tied", "nemotron", "cohere", "cohere2", "ministral3", "olmo2", "olmo3",
-    "granite", "granite4", "granite4_nope", "glm4", "seed_oss", "ernie4_5", "gemma", "arcee")}
+    "granite", "granite4", "granite4_nope", "glm4", "seed_oss", "ernie4_5", "gemma", "arcee",
+    "hunyuan", "apertus", "lfm2")}
 CASES.update({
     "gemma2": ("gemma2", GEMMA, 24, 256),
     "gemma3": ("gemma3", GEMMA, 24, 256),
@@ -51,6 +52,8 @@ CASES.update({
     "phi4_mini_longrope, short": ("phi4_mini_longrope", FAR, 40, 256),
     "phi4_mini_longrope, long": ("phi4_mini_longrope", {}, 36, 256),
     "ministral3 of 200 tokens": ("ministral3", {}, 200, 256),
+    "apertus without a RoPE": ("apertus_plain", {"tie_word_embeddings": False}, 24, 256),
+    "lfm2 of 150 tokens": ("lfm2_long", {"rows": None}, 150, 256),
     "gpt_oss": ("gpt_oss", {"swiglu_alpha": 1.702, "swiglu_limit": 7.0, "rope_scaling": {"rope_type": "default"}}, 200, 256),
     "gpt_oss of other windows": ("gpt_oss_long", {"attention_bias": True, "rows": None}, 200, 256),
 })

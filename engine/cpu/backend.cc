@@ -40,13 +40,12 @@ class CpuBackend : public Backend, private OpsLayers {
 
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override {
     auto cache = std::make_unique<CpuKv>(capacity);
-    const GatedDeltaShape& delta = config_.block.delta;
     for (const BlockStage* block : plan_.Blocks()) {
       if (!RunsAttention(block->halves)) continue;
       CpuKv::Slot& slot = cache->slots.emplace_back();
-      if (config_.block.MixerOf(block->layer) == Mixer::kGatedDelta) {
-        slot.state = Buffer<float>(delta.state_floats());
-        slot.rows = Buffer<float>(delta.row_floats());
+      if (config_.block.MixerOf(block->layer) != Mixer::kAttention) {
+        slot.state = Buffer<float>(config_.block.StateFloats());
+        slot.rows = Buffer<float>(config_.block.RowFloats());
       } else {
         slot.keys = Matrix<float>(capacity, config_.kv_dim());
         slot.values = Matrix<float>(capacity, config_.kv_dim());

@@ -10,8 +10,8 @@ namespace shiftrt {
 
 struct CpuKv : KvStorage {
   using KvStorage::KvStorage;
-  // A slot of an attention has keys and values, and one of a gated delta network its state and the last inputs of its
-  // convolution (kernels/gated_delta.h).
+  // A slot of an attention has keys and values, and one of another mixer its state, if it has one, and the last inputs
+  // of its convolution (kernels/gated_delta.h, kernels/short_convolution.h).
   struct Slot {
     Matrix<float> keys, values;  // (capacity, kv_dim)
     Buffer<float> state, rows;

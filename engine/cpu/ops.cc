@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/backend.h"
-#include "engine/cpu/delta_sequences.h"
 #include "engine/cpu/kv.h"
+#include "engine/cpu/recurrent_sequences.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/experts.h"
@@ -21,7 +21,9 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "kernels/row_parts.h"
+#include "kernels/short_convolution.h"
 #include "kernels/widen.h"
+#include "kernels/xielu.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/parallel.h"
@@ -125,6 +127,12 @@ class CpuOps : public Ops {
   void GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands, DeviceMatrix<const float> dout,
                           DeviceMatrix<float> dmixed, const DeltaActivations& gradients,
                           const DeltaOperandGradients& of_operands) override;
+  void ShortConvolution(const ConvolutionActivations& a, const Operand& w) override;
+  void ShortConvolutionGradient(const ConvolutionActivations& a, const Operand& w, DeviceMatrix<const float> dout,
+                                DeviceMatrix<float> din, DeviceMatrix<float> dw) override {
+    shiftrt::ShortConvolutionGradient(context_, spec_.convolution, recurrent_.Of(a.slot).front(), RowsOf(a),
+                                      Taken::Vector(w).view(), dout.host(), din.host(), dw.host());
+  }
   void DeltaNorm(DeviceMatrix<float> x, const Operand& weight) override {
     shiftrt::RmsNormHeads(context_, x.host(), spec_.delta.value_dim, Taken::Vector(weight).view(), eps_);
   }
@@ -233,6 +241,15 @@ class CpuOps : public Ops {
     if (spec_.clamped.limit > 0)
       return ClampedGatedUnitGradient(context_, spec_.clamped, gate.host(), up.host(), dgate.host(), dup.host());
     shiftrt::GatedUnitGradient(context_, spec_.activation, gate.host(), up.host(), dgate.host(), dup.host());
+  }
+  void Xielu(const XieluOperands& numbers, DeviceMatrix<float> x) override {
+    shiftrt::Xielu(context_, NumbersOf(numbers), x.host());
+  }
+  void XieluGradient(const XieluOperands& numbers, DeviceMatrix<const float> x, DeviceMatrix<float> dx,
+                     const XieluGradients& of_numbers) override {
+    const XieluNumberGradients sums = shiftrt::XieluGradient(context_, NumbersOf(numbers), x.host(), dx.host());
+    if (!of_numbers.alpha_p.empty()) Dense(of_numbers.alpha_p)[0] += static_cast<float>(sums.alpha_p);
+    if (!of_numbers.alpha_n.empty()) Dense(of_numbers.alpha_n)[0] += static_cast<float>(sums.alpha_n);
   }
   void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
     shiftrt::AddTo(context_, x.host(), y.host());
@@ -356,6 +373,10 @@ class CpuOps : public Ops {
     return choice == RopeChoice::kNone ? nullptr : &rotations_[choice == RopeChoice::kSecond ? 1 : 0];
   }
 
+  static XieluNumbers NumbersOf(const XieluOperands& of) {
+    const auto number = [](const Operand& operand) { return Widened(Taken::Vector(operand).view()).front(); };
+    return {number(of.alpha_p), number(of.alpha_n), number(of.beta), number(of.eps)};
+  }
   static std::vector<float> SinksOf(const AttentionActivations& a) { return Widened(Taken::Vector(a.sinks).view()); }
   AttentionShape ShapeOf(int64_t layer, std::span<const float> sinks) const {
     return {.heads = config_.heads,
@@ -373,6 +394,9 @@ class CpuOps : public Ops {
             .keys = a.k.host(),
             .values = a.v.host()};
   }
+  static ShortConvolutionRows RowsOf(const ConvolutionActivations& a) {
+    return {a.in.host(), a.product.host(), a.convolved.host()};
+  }
   void FillCaches(const AttentionActivations& a);
   void JoinBranches(const AttentionActivations& a);
 
@@ -388,7 +412,7 @@ class CpuOps : public Ops {
   std::vector<std::pair<CpuKv*, int64_t>> caches_;  // those that the sequences continue, and their lengths
   CallLayout layout_;
   std::vector<AttentionSequence> sequences_;  // Attention() sets their keys and values
-  DeltaSequences delta_sequences_;
+  RecurrentSequences recurrent_;
   Buffer<float> joined_keys_, joined_values_;  // the rows in layout_.joined_rows
   Buffer<float> logits_;                       // memory of a loss
 };
@@ -404,7 +428,7 @@ void CpuOps::Begin(const LayerCall& call) {
     std::iota(positions.begin() + s.begin, positions.begin() + s.begin + s.count, s.past);
     sequences_.push_back({s.begin, s.count, s.past, {}, {}});
   }
-  if (spec_.gated_delta) delta_sequences_.Begin(call, layout_, spec_.delta);
+  if (spec_.Recurrent()) recurrent_.Begin(call, layout_, spec_.StateFloats(), spec_.RowFloats());
   const auto second = std::find(spec_.ropes.begin(), spec_.ropes.end(), RopeChoice::kSecond);
   rotations_[0].Begin(context_, layout_, positions);
   if (second != spec_.ropes.end()) rotations_[1].Begin(context_, layout_, positions);
@@ -489,11 +513,18 @@ void CpuOps::GatedDelta(const DeltaActivations& a, const DeltaOperands& operands
   const Taken conv = Taken::Vector(operands.conv), a_log = Taken::Vector(operands.a_log),
               dt_bias = Taken::Vector(operands.dt_bias);
   const DeltaInputs inputs = {a.mixed.host(), a.a.host(), a.b.host(), a_log.view(), dt_bias.view()};
-  for (const std::vector<DeltaSequence>& generation : delta_sequences_.Of(a.slot)) {
-    CausalConvolution(context_, spec_.delta, generation, a.channels.host(), conv.view(), a.mixed.host());
+  for (const std::vector<DeltaSequence>& generation : recurrent_.Of(a.slot)) {
+    CausalConvolution(context_, spec_.delta.convolution(), generation, a.channels.host(), conv.view(), a.mixed.host());
     shiftrt::GatedDelta(context_, spec_.delta, generation, inputs, a.out.host());
   }
-  delta_sequences_.Done(a.slot);
+  recurrent_.Done(a.slot);
+}
+
+void CpuOps::ShortConvolution(const ConvolutionActivations& a, const Operand& w) {
+  const Taken taken = Taken::Vector(w);
+  for (const std::vector<DeltaSequence>& generation : recurrent_.Of(a.slot))
+    shiftrt::ShortConvolution(context_, spec_.convolution, generation, RowsOf(a), taken.view(), a.out.host());
+  recurrent_.Done(a.slot);
 }
 
 void CpuOps::GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands,
@@ -502,12 +533,12 @@ void CpuOps::GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& 
   const Taken conv = Taken::Vector(operands.conv), a_log = Taken::Vector(operands.a_log),
               dt_bias = Taken::Vector(operands.dt_bias);
   const DeltaInputs inputs = {a.mixed.host(), a.a.host(), a.b.host(), a_log.view(), dt_bias.view()};
-  const std::vector<DeltaSequence>& sequences = delta_sequences_.Of(a.slot).front();
+  const std::vector<DeltaSequence>& sequences = recurrent_.Of(a.slot).front();
   shiftrt::GatedDeltaGradient(
       context_, spec_.delta, sequences, inputs, dout.host(),
       {dmixed.host(), gradients.a.host(), gradients.b.host(), of_operands.a_log.host(), of_operands.dt_bias.host()});
-  CausalConvolutionGradient(context_, spec_.delta, sequences, a.channels.host(), conv.view(), dmixed.host(),
-                            gradients.channels.host(), of_operands.conv.host());
+  CausalConvolutionGradient(context_, spec_.delta.convolution(), sequences, a.channels.host(), conv.view(),
+                            dmixed.host(), gradients.channels.host(), of_operands.conv.host());
 }
 
 // Row by row, so that the order of the additions does not depend on the threads.

@@ -77,7 +77,7 @@ class NoAttention(nn.Module):
 
 
 class NoLinearAttention(nn.Module):
-    """Stands where a block has no gated delta network, and adds nothing to the hidden states."""
+    """Stands where a block has no gated delta network or short convolution, and adds nothing to the hidden states."""
 
     def forward(self, hidden_states, *args, **kwargs):
         return torch.zeros_like(hidden_states)
@@ -90,10 +90,16 @@ class NoMlp(nn.Module):
         return torch.zeros_like(hidden_states)
 
 
+def mlp_of(layer):
+    """The name of a layer's MLP."""
+    return "mlp" if hasattr(layer, "mlp") else "feed_forward"
+
+
 def of_width(mlp, config, units):
     """An MLP of another width."""
     config = copy.copy(config)
     config.intermediate_size = units
+    config.block_auto_adjust_ff_dim = False  # LFM2 would take two thirds
     takes_width = "intermediate_size" in inspect.signature(type(mlp).__init__).parameters
     return type(mlp)(config, units) if takes_width else type(mlp)(config)
 
@@ -102,14 +108,15 @@ def leave_one_half(layer, runs, layer_idx):
     """Takes the attention or the MLP out of a layer, with its norms. `runs` names the half that stays."""
     # With a norm after each half, post_attention_layernorm belongs to the attention, unless that has another name.
     after = hasattr(layer, "post_feedforward_layernorm")
-    of_attention = {"input_layernorm", "post_self_attn_layernorm", "post_norm1",
+    of_attention = {"input_layernorm", "post_self_attn_layernorm", "post_norm1", "attention_layernorm", "operator_norm",
                     *(["post_attention_layernorm"] if after else [])}
-    if runs == "mlp" and hasattr(layer, "linear_attn"):
-        layer.linear_attn = NoLinearAttention()
+    mixer = next((name for name in ("linear_attn", "conv") if hasattr(layer, name)), None)
+    if runs == "mlp" and mixer:
+        setattr(layer, mixer, NoLinearAttention())
     elif runs == "mlp":
         layer.self_attn = NoAttention(layer_idx)
     else:
-        layer.mlp = NoMlp()
+        setattr(layer, mlp_of(layer), NoMlp())
     norms = [name for name, _ in layer.named_children() if "norm" in name]
     for name in norms:
         # In a parallel block, both halves read the one norm.
@@ -163,7 +170,8 @@ class ShiftrtForCausalLM(PreTrainedModel, GenerationMixin):
         for index in sorted({adapter["layer"] for adapter in config.shiftrt["adapters"]}):
             layers[index] = adapted_layer(type(layers[index]))(config, index)
         for index, units in config.mlp_units().items():
-            layers[index].mlp = of_width(layers[index].mlp, config, units)
+            name = mlp_of(layers[index])
+            setattr(layers[index], name, of_width(getattr(layers[index], name), config, units))
         for index, runs in config.half_blocks().items():
             leave_one_half(layers[index], runs, index)
         self.post_init()

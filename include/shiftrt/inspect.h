@@ -69,7 +69,8 @@ struct ModelDescription {
   int64_t heads = 0;                          ///< attention heads of a block
   int64_t kv_heads = 0;                       ///< key-value heads of a block
   int64_t head_dim = 0;                       ///< width of an attention head
-  int64_t recurrent = 0;                      ///< blocks that run a gated delta network and no attention
+  int64_t recurrent = 0;                      ///< blocks that run another mixer and no attention
+  std::string mixers;                         ///< what those run: "gated delta networks" or "short convolutions"
   bool tied_head = false;                     ///< the head is the embedding table
   std::optional<MixtureDescription> mixture;  ///< no value for a model without experts
   int64_t active_parameters = 0;              ///< parameters of the model, of experts only the active ones

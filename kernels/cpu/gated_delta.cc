@@ -16,9 +16,9 @@ constexpr int64_t kChunk = 64;  // tokens that some columns of a state are taken
 constexpr int64_t kRows = 16;   // rows of a convolution that a thread computes at once
 
 // Keeps the last inputs of a sequence for those who go on from it.
-void KeepRows(const GatedDeltaShape& shape, const DeltaSequence& sequence, MatrixView<const float> x) {
+void KeepRows(const ConvolutionShape& shape, const DeltaSequence& sequence, MatrixView<const float> x) {
   if (sequence.rows_after == nullptr) return;
-  const int64_t channels = shape.channels(), kept = shape.conv_width - 1;
+  const int64_t channels = shape.channels, kept = shape.width - 1;
   const ConvolutionRows rows(shape, sequence, x);
   std::vector<float> last(kept * channels, 0.0f);  // some of them may be read from where they are written
   for (int64_t j = 0; j < kept; ++j)
@@ -118,11 +118,11 @@ class HeadPass {
 
 }  // namespace
 
-void CausalConvolution(const Context& context, const GatedDeltaShape& shape, std::span<const DeltaSequence> sequences,
+void CausalConvolution(const Context& context, const ConvolutionShape& shape, std::span<const DeltaSequence> sequences,
                        MatrixView<const float> x, const TensorView& w, MatrixView<float> out) {
-  const int64_t channels = shape.channels(), width = shape.conv_width;
-  CheckDeltaRows(shape, sequences, x, channels, "the convolution's input");
-  CheckDeltaRows(shape, sequences, out, channels, "the convolution's output");
+  const int64_t channels = shape.channels, width = shape.width;
+  CheckConvolutionRows(shape, sequences, x, "the convolution's input");
+  CheckConvolutionRows(shape, sequences, out, "the convolution's output");
   const std::vector<float> weights = WeightsByPlace(shape, w);
   const SimdBody& body = BodyFor(context.isa);
   for (const DeltaSequence& sequence : sequences) {
@@ -143,7 +143,7 @@ void CausalConvolution(const Context& context, const GatedDeltaShape& shape, std
 #pragma omp simd
             for (int64_t c = first; c < last; ++c) sum[c] += at[c] * row[c];
           }
-          body.swiglu(sum + first, nullptr, last - first);
+          if (shape.silu) body.swiglu(sum + first, nullptr, last - first);
         }
       }
     });
@@ -154,7 +154,7 @@ void CausalConvolution(const Context& context, const GatedDeltaShape& shape, std
 void GatedDelta(const Context& context, const GatedDeltaShape& shape, std::span<const DeltaSequence> sequences,
                 const DeltaInputs& inputs, MatrixView<float> out) {
   CheckDeltaInputs(shape, sequences, inputs);
-  CheckDeltaRows(shape, sequences, out, shape.values(), "the output");
+  CheckDeltaRows(shape, sequences, out, shape.values(), "the output of a gated delta network");
   const SimdBody& body = BodyFor(context.isa);
   const int64_t heads = shape.value_heads;
   ParallelFor(context, std::ssize(sequences) * heads, 1, [&](int64_t begin, int64_t end) {

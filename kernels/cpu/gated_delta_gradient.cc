@@ -144,12 +144,12 @@ class HeadGradient {
 
 }  // namespace
 
-void CausalConvolutionGradient(const Context& context, const GatedDeltaShape& shape,
+void CausalConvolutionGradient(const Context& context, const ConvolutionShape& shape,
                                std::span<const DeltaSequence> sequences, MatrixView<const float> x, const TensorView& w,
                                MatrixView<const float> dout, MatrixView<float> dx, MatrixView<float> dw) {
-  const int64_t channels = shape.channels(), width = shape.conv_width;
+  const int64_t channels = shape.channels, width = shape.width;
   for (const auto& [rows, what] : {std::pair(x, "the convolution's input"), {dout, "its output"}, {dx, "its gradient"}})
-    CheckDeltaRows(shape, sequences, rows, channels, what);
+    CheckConvolutionRows(shape, sequences, rows, what);
   Check(dw.data == nullptr || dw.rows * dw.cols == channels * width, "gradients of {} weights, expected {}",
         dw.rows * dw.cols, channels * width);
   const std::vector<float> weights = WeightsByPlace(shape, w);
@@ -163,12 +163,12 @@ void CausalConvolutionGradient(const Context& context, const GatedDeltaShape& sh
       for (int64_t t = 0; t < sequence.count; ++t) {
         const float* const dy = dout.row(sequence.begin + t) + first;
         std::fill(dsum.begin(), dsum.end(), 0.0f);
-        for (int64_t j = 0; j < width; ++j)
+        for (int64_t j = 0; j < width && shape.silu; ++j)
           if (const float* row = rows.Of(t, j))
             for (int64_t c = 0; c < n; ++c) dsum[c] += weights[j * channels + first + c] * row[first + c];
         for (int64_t c = 0; c < n; ++c) {
           const double p = Sigmoid(dsum[c]);
-          dsum[c] = static_cast<float>(dy[c] * (p + dsum[c] * p * (1 - p)));
+          dsum[c] = shape.silu ? static_cast<float>(dy[c] * (p + dsum[c] * p * (1 - p))) : dy[c];
         }
         for (int64_t j = 0; j < width; ++j) {
           const float* const row = rows.Of(t, j);
@@ -190,7 +190,7 @@ void CausalConvolutionGradient(const Context& context, const GatedDeltaShape& sh
 void GatedDeltaGradient(const Context& context, const GatedDeltaShape& shape, std::span<const DeltaSequence> sequences,
                         const DeltaInputs& inputs, MatrixView<const float> dout, const DeltaGradients& gradients) {
   CheckDeltaInputs(shape, sequences, inputs);
-  CheckDeltaRows(shape, sequences, dout, shape.values(), "the output's gradient");
+  CheckDeltaRows(shape, sequences, dout, shape.values(), "the gradient of a gated delta network's output");
   const int64_t heads = shape.value_heads, together = heads / shape.key_heads;
   std::vector<double> da_log(heads * std::ssize(sequences)), ddt_bias(da_log.size());
   const SimdBody& body = BodyFor(context.isa);

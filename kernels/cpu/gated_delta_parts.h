@@ -24,12 +24,12 @@ inline float InverseNorm(const float* x, int64_t n) {
   return static_cast<float>(1 / std::sqrt(squares));
 }
 
-// The convolution's input rows of a token: rows[j] is that of the token conv_width - 1 - j before it, or null before
-// the beginning.
+// The convolution's input rows of a token: rows[j] is that of the token width - 1 - j before it, or null before the
+// beginning.
 class ConvolutionRows {
  public:
-  ConvolutionRows(const GatedDeltaShape& shape, const DeltaSequence& sequence, MatrixView<const float> x)
-      : width_(shape.conv_width), channels_(shape.channels()), sequence_(sequence), x_(x) {}
+  ConvolutionRows(const ConvolutionShape& shape, const DeltaSequence& sequence, MatrixView<const float> x)
+      : width_(shape.width), channels_(shape.channels), sequence_(sequence), x_(x) {}
   // Row j of token `t` of the sequence.
   const float* Of(int64_t t, int64_t j) const {
     const int64_t at = t - (width_ - 1) + j;
@@ -44,8 +44,8 @@ class ConvolutionRows {
 };
 
 // The weights of the convolution by their place: w[j * channels + c].
-inline std::vector<float> WeightsByPlace(const GatedDeltaShape& shape, const TensorView& w) {
-  const int64_t width = shape.conv_width, channels = shape.channels();
+inline std::vector<float> WeightsByPlace(const ConvolutionShape& shape, const TensorView& w) {
+  const auto [channels, width, silu] = shape;
   Check(w.elements() == channels * width, "a convolution with {} weights, expected {} channels of {}", w.elements(),
         channels, width);
   const std::vector<float> wide = Widened(w);
@@ -55,13 +55,23 @@ inline std::vector<float> WeightsByPlace(const GatedDeltaShape& shape, const Ten
   return by_place;
 }
 
-inline void CheckDeltaRows(const GatedDeltaShape& shape, std::span<const DeltaSequence> sequences,
-                           MatrixView<const float> x, int64_t cols, const char* what) {
-  Check(x.cols == cols, "{} of a gated delta network has {} columns, expected {}", what, x.cols, cols);
+inline void CheckRecurrentRows(std::span<const DeltaSequence> sequences, MatrixView<const float> x, int64_t cols,
+                               const char* what) {
+  Check(x.cols == cols, "{} has {} columns, expected {}", what, x.cols, cols);
   for (const DeltaSequence& s : sequences)
     Check(s.begin >= 0 && s.count >= 0 && s.begin + s.count <= x.rows,
-          "a sequence of the rows {} to {}, but {} of a gated delta network has {} rows", s.begin, s.begin + s.count,
-          what, x.rows);
+          "a sequence of the rows {} to {}, but {} has {} rows", s.begin, s.begin + s.count, what, x.rows);
+}
+
+inline void CheckConvolutionRows(const ConvolutionShape& shape, std::span<const DeltaSequence> sequences,
+                                 MatrixView<const float> x, const char* what) {
+  CheckRecurrentRows(sequences, x, shape.channels, what);
+  Check(shape.width > 0, "a convolution over {} tokens", shape.width);
+}
+
+inline void CheckDeltaRows(const GatedDeltaShape& shape, std::span<const DeltaSequence> sequences,
+                           MatrixView<const float> x, int64_t cols, const char* what) {
+  CheckRecurrentRows(sequences, x, cols, what);
   Check(shape.key_heads > 0 && shape.value_heads % shape.key_heads == 0 && shape.conv_width > 0,
         "a gated delta network of {} heads for {} heads of keys, and a convolution over {}", shape.value_heads,
         shape.key_heads, shape.conv_width);
@@ -70,8 +80,8 @@ inline void CheckDeltaRows(const GatedDeltaShape& shape, std::span<const DeltaSe
 inline void CheckDeltaInputs(const GatedDeltaShape& shape, std::span<const DeltaSequence> sequences,
                              const DeltaInputs& inputs) {
   CheckDeltaRows(shape, sequences, inputs.mixed, shape.channels(), "the convolution's output");
-  CheckDeltaRows(shape, sequences, inputs.a, shape.value_heads, "the input of the decay");
-  CheckDeltaRows(shape, sequences, inputs.b, shape.value_heads, "the input of beta");
+  CheckDeltaRows(shape, sequences, inputs.a, shape.value_heads, "the input of a gated delta network's decay");
+  CheckDeltaRows(shape, sequences, inputs.b, shape.value_heads, "the input of a gated delta network's beta");
   Check(inputs.a_log.elements() == shape.value_heads && inputs.dt_bias.elements() == shape.value_heads,
         "a_log of {} and dt_bias of {} elements for {} heads", inputs.a_log.elements(), inputs.dt_bias.elements(),
         shape.value_heads);

@@ -18,10 +18,9 @@ FittedSites FitLaco(const FitInput& input) {
     const BlockSpec& spec = input.job.model.weights->config.block;
     for (const int64_t layer : run.Layers()) {
       if (spec.MixerOf(layer) != spec.MixerOf(run.layer - 1))
-        FailUsage(Field("correction"),
-                  "laco adds up blocks, and of blocks {} and {} one has attention and the other a "
-                  "gated delta network",
-                  run.layer - 1, layer);
+        FailUsage(Field("correction"), "laco adds up blocks, and of blocks {} and {} one has {} and the other {}",
+                  run.layer - 1, layer, Name(std::min(spec.MixerOf(layer), spec.MixerOf(run.layer - 1))),
+                  Name(std::max(spec.MixerOf(layer), spec.MixerOf(run.layer - 1))));
       if (MlpUnits(blocks[layer]) != MlpUnits(own))
         FailUsage(Field("correction"), "laco adds up blocks, and the MLPs of blocks {} and {} have {} and {} units",
                   run.layer - 1, layer, MlpUnits(own), MlpUnits(blocks[layer]));

@@ -97,7 +97,7 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
   for (const char* name : {"llama3_tied", "qwen3",       "llama_odd",       "phi3",    "gemma2",  "gemma3",
                            "ministral3",  "olmo3",       "smollm3",         "granite", "glm4",    "exaone4",
                            "qwen3_moe",   "mixtral",     "qwen3_moe_mixed", "olmoe",   "qwen3_5", "qwen2_moe_windows",
-                           "qwen3_next",  "qwen3_5_moe", "gpt_oss"}) {
+                           "qwen3_next",  "qwen3_5_moe", "gpt_oss",         "hunyuan", "apertus", "lfm2"}) {
     const auto weights = GoldenWeights(name);
     const auto tokens = Golden(name).tokens();
     // A stream that begins with scaled embeddings is larger by that factor, and so is its rounding. That of the random
@@ -134,7 +134,7 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
 }
 
 class Branches : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Models, Branches, testing::Values("llama3_tied", "qwen3_5", "qwen3_next", "gpt_oss"));
+INSTANTIATE_TEST_SUITE_P(Models, Branches, testing::Values("llama3_tied", "qwen3_5", "qwen3_next", "gpt_oss", "lfm2"));
 
 TEST_P(Branches, AreTheWholeSequencesEnd) {
   const auto weights = GoldenWeights(GetParam());
@@ -168,7 +168,7 @@ TEST_P(Branches, AreTheWholeSequencesEnd) {
 }
 
 TEST(Decoder, EveryInstructionSetAndThreadCountAgrees) {
-  for (const char* name : {"qwen2.5", "qwen3_5"}) {
+  for (const char* name : {"qwen2.5", "qwen3_5", "apertus", "lfm2"}) {
     const auto weights = GoldenWeights(name, DType::kBFloat16);
     const Golden golden(name);
     const DepthPlan plan = DepthPlan::Original(weights->config.layers);
@@ -210,18 +210,22 @@ TEST(Decoder, RefusesAStateOfOtherPositions) {
   EXPECT_EQ(LargestDifference(again.view(), decoder.Forward(OneSequence(tokens)).host()), 0);
 }
 
-TEST(Decoder, AGpuRefusesAttentionSinks) {
-  const auto weights = GoldenWeights("gpt_oss");
-  Context context = kContext;
-  context.device = Device::kCuda;
-  try {
-    Decoder(context, weights, DepthPlan::Original(weights->config.layers));
-    FAIL() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_NE(
-        std::string(error.what()).find("the family gpt_oss has attention sinks, which no kernel computes on a GPU"),
-        std::string::npos)
-        << error.what();
+TEST(Decoder, AGpuRefusesWhatItHasNoKernelsFor) {
+  for (const auto& [name, what] : {std::pair("gpt_oss", "the family gpt_oss has attention sinks"),
+                                   {"hunyuan", "the family hunyuan_v1_dense has norms of rotated queries and keys"},
+                                   {"apertus", "the family apertus has the activation xIELU"},
+                                   {"lfm2", "the family lfm2 has short convolutions"}}) {
+    const auto weights = GoldenWeights(name);
+    Context context = kContext;
+    context.device = Device::kCuda;
+    try {
+      Decoder(context, weights, DepthPlan::Original(weights->config.layers));
+      FAIL() << name << " is not refused";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(fmt::format("{}, which no kernel computes on a GPU", what)),
+                std::string::npos)
+          << error.what();
+    }
   }
 }
 
@@ -288,7 +292,7 @@ TEST(Decoder, TapsTheMlpsOutputAndRunsABlocksOwnTensors) {
 
 // A projection of what is tapped before it is what is tapped after it.
 TEST(Decoder, TapsWhatTheProjectionsRead) {
-  for (const char* name : {"llama3_tied", "qwen3", "qwen3_5"}) {
+  for (const char* name : {"llama3_tied", "qwen3", "qwen3_5", "lfm2"}) {
     const auto weights = GoldenWeights(name);
     const BlockWeights& block = weights->blocks[1];
     std::map<TapPoint, Matrix<float>> seen;

@@ -127,7 +127,8 @@ class GoldenStep {
               const BlockTensor& tensor = BlockTensors()[row];
               const TensorView& stored = weights_->blocks[block.layer].*tensor.member;
               const std::string name = fmt::format("{}.{}", block.layer, tensor.name);
-              if (!stored.empty()) of.tensors[row] = parameters_.Add(name, stored);
+              const bool constant = tensor.kind == BlockTensor::Kind::kConstant;
+              if (!stored.empty() && !constant) of.tensors[row] = parameters_.Add(name, stored);
               const bool router = tensor.member == &BlockWeights::router;
               if (tensor.kind == BlockTensor::Kind::kMatrix && !stored.empty() && !router)
                 of.loras[row] = {value("lora." + name + ".a"), value("lora." + name + ".b")};
@@ -188,7 +189,7 @@ class GoldenStep {
 
 // The name of a parameter's gradient in the golden: that of its tensor in the family's checkpoint.
 std::string GoldenName(const ModelConfig& config, const std::string& name) {
-  if (name == "norm") return "model.norm.weight";
+  if (name == "norm") return FinalNormName(config);
   if (name == "norm_bias") return "model.norm.bias";
   if (name == "head") return "lm_head.weight";
   if (name.starts_with("lora") || name.starts_with("adapter")) return name;
@@ -199,9 +200,9 @@ std::string GoldenName(const ModelConfig& config, const std::string& name) {
 }
 
 const std::vector<std::string> kGoldens = {
-    "llama",     "qwen2",   "qwen3",    "gemma2",    "gemma3",      "ministral3", "olmo2",    "olmo3",
-    "smollm3",   "granite", "seed_oss", "exaone4",   "ernie4_5",    "starcoder2", "nemotron", "cohere2",
-    "qwen3_moe", "olmoe",   "qwen3_5",  "qwen2_moe", "qwen3_5_moe", "gpt_oss"};
+    "llama",   "qwen2",     "qwen3",       "gemma2",   "gemma3",     "ministral3", "olmo2",   "olmo3",     "smollm3",
+    "granite", "seed_oss",  "exaone4",     "ernie4_5", "starcoder2", "nemotron",   "cohere2", "qwen3_moe", "olmoe",
+    "qwen3_5", "qwen2_moe", "qwen3_5_moe", "gpt_oss",  "hunyuan",    "apertus",    "lfm2"};
 
 TEST(Gradients, LossAndEveryGradientAreThoseOfPyTorch) {
   for (const std::string& model : kGoldens) {
@@ -263,9 +264,9 @@ TEST(Gradients, AreTheSameBitsWhereActivationsAreKept) {
       GoldenStep some(model);
       some.engine().KeepActivations(room);
       EXPECT_EQ(some.Run().loss, loss) << model;
-      // The blocks of Qwen 3.5 have different mixers, and those of Qwen 2 MoE different MLPs, which take different
-      // memory.
-      if (!model.starts_with("qwen3_5") && model != "qwen2_moe") {
+      // The blocks of Qwen 3.5 and LFM2 have different mixers, and those of Qwen 2 MoE different MLPs, which take
+      // different memory.
+      if (!model.starts_with("qwen3_5") && model != "qwen2_moe" && model != "lfm2") {
         EXPECT_EQ(some.engine().KeptBlocks(), room < of_a_block ? 0 : 1) << model;
       }
       EXPECT_LE(some.engine().PeakBytes(), bytes + room) << model;
@@ -551,7 +552,9 @@ size_t RowOf(std::string_view name) {
 }
 
 TEST(Gradients, AGpuRefusesFamiliesOfWhichItHasNone) {
-  for (const auto& [name, what] : {std::pair("qwen3_5", "gated delta networks"), {"mixtral", "mixtures of experts"}}) {
+  for (const auto& [name, what] : {std::pair("qwen3_5", "gated delta networks, whose gradients no kernel computes"),
+                                   {"mixtral", "mixtures of experts, whose gradients no kernel computes"},
+                                   {"lfm2", "short convolutions, which no kernel computes"}}) {
     const auto weights = GoldenWeights(name);
     Context context = Threads(1);
     context.device = Device::kCuda;
@@ -559,8 +562,7 @@ TEST(Gradients, AGpuRefusesFamiliesOfWhichItHasNone) {
       GradientEngine(context, weights, DepthPlan::Original(weights->config.layers));
       FAIL() << name;
     } catch (const Error& error) {
-      const std::string expected =
-          fmt::format("{} has {}, whose gradients no kernel computes on a GPU; run it with --device cpu", name, what);
+      const std::string expected = fmt::format("{} has {} on a GPU; run it with --device cpu", name, what);
       EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
     }
   }

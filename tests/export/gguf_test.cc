@@ -37,12 +37,41 @@ class GgufExport : public ExportTest {
 };
 
 TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
-  for (const char* name :
-       {"llama2",     "llama_bias", "llama_linear",  "llama_wide_heads",   "llama_yarn", "mistral",       "qwen1.5",
-        "qwen2_tied", "qwen3",      "qwen3_tied",    "phi3_tied",          "cohere",     "cohere2",       "ernie4_5",
-        "glm4",       "granite",    "granite4",      "granite4_nope",      "ministral3", "mistral_small", "nemotron",
-        "olmo2",      "olmo3",      "phi3_longrope", "phi4_mini_longrope", "seed_oss",   "gemma",         "arcee",
-        "qwen3_moe",  "olmoe",      "qwen2_moe"}) {
+  for (const char* name : {"llama2",
+                           "llama_bias",
+                           "llama_linear",
+                           "llama_wide_heads",
+                           "llama_yarn",
+                           "mistral",
+                           "qwen1.5",
+                           "qwen2_tied",
+                           "qwen3",
+                           "qwen3_tied",
+                           "phi3_tied",
+                           "cohere",
+                           "cohere2",
+                           "ernie4_5",
+                           "glm4",
+                           "granite",
+                           "granite4",
+                           "granite4_nope",
+                           "ministral3",
+                           "mistral_small",
+                           "nemotron",
+                           "olmo2",
+                           "olmo3",
+                           "phi3_longrope",
+                           "phi4_mini_longrope",
+                           "seed_oss",
+                           "gemma",
+                           "arcee",
+                           "qwen3_moe",
+                           "olmoe",
+                           "qwen2_moe",
+                           "hunyuan",
+                           "apertus",
+                           "lfm2",
+                           "lfm2_long"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);
@@ -90,6 +119,7 @@ TEST_F(GgufExport, EverySettingComesBack) {
       {"mixtral", R"({"sliding_window": null})"},
       {"gpt_oss", R"({"swiglu_alpha": 1.702, "swiglu_limit": 7})"},
       {"gpt_oss_long", R"({"attention_bias": true})"},
+      {"apertus_plain", R"({"tie_word_embeddings": false})"},
   };
   for (const auto& [name, patch] : cases) {
     SCOPED_TRACE(name);
@@ -133,6 +163,20 @@ TEST_F(GgufExport, MxFp4ExpertsComeBack) {
   ExpectSame(Logits(directory, directory.plan), Logits(expanded, plan));
 }
 
+// llama.cpp has no place for these settings.
+TEST_F(GgufExport, OtherSettingsOfLaterFamiliesAreRefused) {
+  for (const auto& [name, word] : {std::pair("hunyuan_bias", "has no tensor for self_attn.q_proj.bias"),
+                                   {"apertus_plain", "tensor output.weight is missing"}}) {
+    const Model model = Golden(name);
+    const std::string why = WhyNot(FindExportFormat("gguf"), model, model.plan);
+    EXPECT_NE(why.find(word), std::string::npos) << why;
+  }
+  // A model that no layer of attention is left of has no list of key-value heads that llama.cpp reads.
+  const Model model = Golden("lfm2_long");
+  const std::string why = WhyNot(FindExportFormat("gguf"), model, Pruned(model, {2}));
+  EXPECT_NE(why.find("head_count_kv has no layer with attention"), std::string::npos) << why;
+}
+
 // llama.cpp's unit, and its file, have one form alone.
 TEST_F(GgufExport, OtherSettingsOfGptOssAreRefused) {
   for (const auto& [name, word] : {std::pair("gpt_oss", "other MLPs"), {"gpt_oss_long", "biases of the attention"}}) {
@@ -167,6 +211,41 @@ TEST_F(GgufExport, GatedDeltaNetworksComeBack) {
         ASSERT_NEAR(a.data()[i], b.data()[i], dtype == DType::kFloat32 ? 2e-4 : 0.1);
       fs::remove_all(out_);
       fs::remove_all(directory_.path() / name);
+    }
+  }
+}
+
+// Numbers of the blocks are lists of the metadata.
+TEST_F(GgufExport, NumbersOfBlocksAreListed) {
+  const Model model = Golden("apertus", DType::kBFloat16);
+  const DepthPlan plan = Pruned(model, {1});
+  Write("gguf", model, plan);
+  const GgufFile file(File());
+  const std::vector<float> numbers = file.metadata().Numbers("xielu.alpha_n");
+  ASSERT_EQ(numbers.size(), 2u);
+  EXPECT_EQ(numbers[1], static_cast<float>(*static_cast<const BFloat16*>(model.weights->blocks[2].xielu_n.data)));
+  EXPECT_EQ(file.metadata().Numbers("xielu.beta"), (std::vector<float>{0.5f, 0.5f}));
+  for (const int count : {1, 0}) {
+    GgufWriter writer;
+    std::string data;
+    for (const auto& [key, value] : file.metadata().values())
+      if (key != "xielu.alpha_n") writer.AddCopy(key, value);
+    if (count > 0) writer.AddNumbers("xielu.alpha_n", {numbers[0]});
+    for (const auto& [name, tensor] : file.tensors()) {
+      writer.AddTensor(name, tensor.shape, static_cast<BlockType>(tensor.type->code));
+      data.append(reinterpret_cast<const char*>(tensor.data), static_cast<size_t>(tensor.bytes));
+      data += GgufWriter::Padding(tensor.bytes);
+    }
+    const fs::path other = directory_.path() / "other.gguf";
+    WriteText(other, writer.header() + data);
+    try {
+      OpenModel(other.string());
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what())
+                    .find(count > 0 ? "xielu.alpha_n has 1 numbers for 2 blocks" : "xielu.alpha_n is missing"),
+                std::string::npos)
+          << error.what();
     }
   }
 }

@@ -51,7 +51,7 @@ TEST_F(HfLra, EveryFamilyComesBackBitForBit) {
        {"llama2",     "llama_bias", "mistral_window", "qwen2_tied", "qwen3",      "phi3",      "gemma2",
         "gemma3",     "olmo3",      "smollm3",        "granite",    "glm",        "glm4",      "exaone4",
         "starcoder2", "nemotron",   "cohere2",        "gemma",      "vaultgemma", "ministral", "arcee",
-        "jais2",      "cwm",        "hyperclovax",    "qwen3_5"}) {
+        "jais2",      "cwm",        "hyperclovax",    "qwen3_5",    "hunyuan",    "apertus",   "lfm2"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);
@@ -192,7 +192,7 @@ TEST_F(HfLra, HalfBlocksOfEveryFamilyComeBackBitForBit) {
        {"llama2",     "llama_bias", "mistral_window", "qwen2_tied", "qwen3",      "phi3",      "gemma2",
         "gemma3",     "olmo3",      "smollm3",        "granite",    "glm",        "glm4",      "exaone4",
         "starcoder2", "nemotron",   "cohere2",        "gemma",      "vaultgemma", "ministral", "arcee",
-        "jais2",      "cwm",        "hyperclovax",    "qwen3_5"}) {
+        "jais2",      "cwm",        "hyperclovax",    "qwen3_5",    "hunyuan",    "apertus",   "lfm2"}) {
     SCOPED_TRACE(name);
     const Model model = Golden(name, DType::kBFloat16);
     const int64_t last = model.weights->config.layers - 1;

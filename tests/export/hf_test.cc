@@ -61,7 +61,13 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "qwen3_next",
                            "qwen3_5_moe",
                            "gpt_oss",
-                           "gpt_oss_long"}) {
+                           "gpt_oss_long",
+                           "hunyuan",
+                           "hunyuan_bias",
+                           "apertus",
+                           "apertus_plain",
+                           "lfm2",
+                           "lfm2_long"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);
@@ -103,7 +109,7 @@ TEST_F(Hf, BlocksWithTensorsOfTheirOwnAreFolded) {
 
 // A head that was tied comes apart.
 TEST_F(Hf, AnOutputOfItsOwnIsTheModels) {
-  for (const char* name : {"qwen2_tied", "llama2", "gemma2"}) {
+  for (const char* name : {"qwen2_tied", "llama2", "gemma2", "lfm2"}) {
     SCOPED_TRACE(name);
     const Model model = Golden(name, DType::kBFloat16);
     const DepthPlan plan = WithOutput(model, Pruned(model, {1}));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens/gradients: loss and gradients of tiny random models, by PyTorch's autograd in float64.
 
-    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5", "qwen2_moe", "gpt_oss": transformers==5.24.0
+    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy   # "qwen3_5", "qwen2_moe" and later ones: transformers==5.24.0
     python3 make_gradients.py gradients [NAME...]
 
 The weights are those of make_models.py (seed 1). A low-rank adapter stands after block 0 and a full one after block 1,
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 import torch
-from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GPT_OSS, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2,
+from make_models import (APERTUS, COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GPT_OSS, GRANITE, HUNYUAN, LFM2, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2,
                          QWEN2_MOE, QWEN3, QWEN3_MOE, QWEN35, SEED_OSS, SHARED, SMOLLM3, STARCODER2, random_state, random_tensor)
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -66,15 +66,20 @@ CONFIGS = {  # and the weights of cross entropy and divergence
                    "shared_expert_intermediate_size": 20, "mlp_only_layers": [0]}, 1.0, 0.0),
     "gpt_oss": ({**GPT_OSS, **SHORT, "num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2,
                  "intermediate_size": 12, "sliding_window": 4}, 0.5, 0.5),
+    "apertus": ({**APERTUS, "num_key_value_heads": 1, "intermediate_size": 24}, 0.5, 0.5),
+    "lfm2": ({**LFM2, "num_key_value_heads": 1, "num_hidden_layers": 2, "block_ff_dim": 36, "block_multiple_of": 8,
+              "full_attn_idxs": [1]}, 0.5, 0.5),
+    "hunyuan": ({**HUNYUAN, **SHORT, "num_key_value_heads": 1}, 0.5, 0.5),
     "olmoe": ({**EXPERTS, "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "intermediate_size": 12,
                "norm_topk_prob": False, "eos_token_id": 2}, 1.0, 0.0),
 }
 # Our names, and those that families give them within their module.
 PROJECTIONS = {"self_attn.q_proj": ["q_proj"], "self_attn.k_proj": ["k_proj"], "self_attn.v_proj": ["v_proj"],
-               "self_attn.o_proj": ["o_proj", "out_proj"], "mlp.gate_proj": ["gate_proj"], "mlp.up_proj": ["up_proj", "c_fc"],
-               "mlp.down_proj": ["down_proj", "c_proj"],
+               "self_attn.o_proj": ["o_proj", "out_proj"], "mlp.gate_proj": ["gate_proj", "w1"],
+               "mlp.up_proj": ["up_proj", "c_fc", "w3"], "mlp.down_proj": ["down_proj", "c_proj", "w2"],
                **{f"mlp.shared_expert.{part}_proj": [f"{part}_proj"] for part in ("gate", "up", "down")},
                "mlp.shared_expert_gate": ["shared_expert_gate"],
+               "conv.in_proj": ["in_proj"],
                **{f"linear_attn.in_proj_{part}": [f"in_proj_{part}"] for part in ("qkv", "z", "b", "a")}}
 LENGTHS = [5, 1, 9, 3]
 RANK, SCALE = 2, 1.5
@@ -110,7 +115,7 @@ class Changed(torch.nn.Module):
 def load(folder, config, dtype):
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
                                              torch_dtype=torch.float32).eval()
-    tied = config["tie_word_embeddings"]
+    tied = config.get("tie_embedding", config.get("tie_word_embeddings"))
     state = {k: random_state(k, tuple(v.shape), config["model_type"]) for k, v in model.state_dict().items()
              if not (k == "lm_head.weight" and tied)}
     model.load_state_dict(state, strict=False)
@@ -131,8 +136,9 @@ def changed(model, dtype):
         layer.register_forward_hook(lambda m, args, out, adapter=adapter: adapter(out))
         named.update({f"adapter.{i}.{k}": v for k, v in adapter.named_parameters()})
         for part, stored in PROJECTIONS.items():
-            mixer = "linear_attn" if hasattr(layer, "linear_attn") else "self_attn"
-            module = mixer if "attn" in part else part.rpartition(".")[0]
+            mixer = next(name for name in ("linear_attn", "conv", "self_attn") if hasattr(layer, name))
+            of_mixer = part.startswith(("self_attn", "linear_attn", "conv"))
+            module = mixer if of_mixer else part.rpartition(".")[0] if hasattr(layer, "mlp") else "feed_forward"
             parent = dict(layer.named_modules()).get(module)
             name = next((name for name in stored if hasattr(parent, name)), None)
             if name is None:

@@ -244,6 +244,36 @@ CONFIGS.update({
                      "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
                      "rope_scaling": {"rope_type": "default"}},
 })
+# Norms of rotated queries and keys, and a base that alpha stretches.
+HUNYUAN = {"architectures": ["HunYuanDenseV1ForCausalLM"], "model_type": "hunyuan_v1_dense", "num_key_value_heads": 2,
+           "head_dim": 16, "tie_word_embeddings": True, "use_qk_norm": True, "use_cla": False, "attention_bias": False,
+           "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                            "mscale_all_dim": 0.0}}
+CONFIGS.update({
+    "hunyuan": HUNYUAN,
+    "hunyuan_bias": {**HUNYUAN, "head_dim": 12, "attention_bias": True, "tie_word_embeddings": False, "rope_scaling": None},
+})
+# xIELU, whose numbers differ by layer; and a RoPE of its own where none is given.
+APERTUS = {"architectures": ["ApertusForCausalLM"], "model_type": "apertus", "hidden_act": "xielu", "num_key_value_heads": 2,
+           "intermediate_size": 192, "qk_norm": True, "post_norm": False, "rope_theta": 12000000.0,
+           "rope_scaling": {"rope_type": "llama3", "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                            "high_freq_factor": 4.0, "original_max_position_embeddings": 128}}
+CONFIGS.update({
+    "apertus": APERTUS,
+    "apertus_plain": {**APERTUS, "tie_word_embeddings": True, "rope_theta": None, "rope_scaling": None},
+})
+# Short convolutions beside attention; the units of an MLP are two thirds of the number, rounded up.
+LFM2 = {"architectures": ["Lfm2ForCausalLM"], "model_type": "lfm2", "num_hidden_layers": 5, "num_key_value_heads": 2,
+        "rms_norm_eps": None, "norm_eps": 1e-5, "hidden_act": None, "intermediate_size": None, "block_ff_dim": 132,
+        "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": True, "conv_L_cache": 3,
+        "conv_bias": False, "full_attn_idxs": [1, 4], "tie_word_embeddings": None, "tie_embedding": True,
+        "rope_theta": 1000000.0}
+CONFIGS.update({
+    "lfm2": LFM2,
+    "lfm2_long": {**LFM2, "rows": 4, "length": 150, "num_hidden_layers": 4, "conv_L_cache": 5, "full_attn_idxs": None,
+                  "layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False,
+                  "tie_embedding": False},
+})
 BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
             "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
@@ -267,6 +297,8 @@ def random_tensor(name, shape):
         values = n * 2.0 ** -10
     elif name.endswith(".A_log"):
         values = (n - 64) * 2.0 ** -5
+    elif name.endswith((".act_fn.beta", ".act_fn.eps")):
+        values = n * 0 + (0.5 if name.endswith("beta") else -2.0 ** -20)
     elif len(shape) == 1:
         values = 1.0 + np.floor(n / 16) / 16
     else:
@@ -314,11 +346,12 @@ def main():
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
                                                  torch_dtype=torch.float32).eval()
+        tied = config.get("tie_embedding", config.get("tie_word_embeddings"))
         state = {k: random_state(k, tuple(v.shape), config["model_type"]) for k, v in model.state_dict().items()
-                 if not (k == "lm_head.weight" and config["tie_word_embeddings"])}
+                 if not (k == "lm_head.weight" and tied)}
         missing = model.load_state_dict(state, strict=False)
         assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
-        if config["tie_word_embeddings"]:
+        if tied:
             model.tie_weights()
         tokens = torch.arange(length) * 7 % 89 + 1
         tokens[3::5] = (tokens[3::5] * 5 + 2) % 97

@@ -39,7 +39,7 @@ struct DeltaArguments {
     }
   }
   void Run(const Context& context) {
-    CausalConvolution(context, shape, sequences, x.view(), weights, mixed.view());
+    CausalConvolution(context, shape.convolution(), sequences, x.view(), weights, mixed.view());
     GatedDelta(context, shape, sequences, Of(mixed), out.view());
   }
   DeltaInputs Of(const Padded& of) const { return {of.view(), a.view(), b.view(), decays, biases}; }
@@ -129,8 +129,8 @@ TEST_P(GatedDeltaTest, GradientsAreCentralDifferences) {
       GatedDeltaGradient(
           context, c.shape, in.sequences, in.Of(in.mixed), dy.view(),
           {gradients[1].view(), gradients[2].view(), gradients[3].view(), gradients[5].view(), gradients[6].view()});
-      CausalConvolutionGradient(context, c.shape, in.sequences, in.x.view(), in.weights, gradients[1].view(),
-                                gradients[0].view(), gradients[4].view());
+      CausalConvolutionGradient(context, c.shape.convolution(), in.sequences, in.x.view(), in.weights,
+                                gradients[1].view(), gradients[0].view(), gradients[4].view());
       return gradients;
     };
     const std::vector<Padded> found = run(On(1)), again = run(On(3));
@@ -170,8 +170,12 @@ TEST_P(GatedDeltaTest, ShapesThatDoNotFitAreErrors) {
   const DeltaProblem p({{2, 4, 8, 12, 4}, {5}}, 1);
   DeltaArguments in(p);
   const Padded narrow(5, 3);
-  EXPECT_THROW(CausalConvolution(context_, in.shape, in.sequences, narrow.view(), in.weights, in.mixed.view()), Error);
-  EXPECT_THROW(CausalConvolution(context_, in.shape, in.sequences, in.x.view(), in.decays, in.mixed.view()), Error);
+  EXPECT_THROW(
+      CausalConvolution(context_, in.shape.convolution(), in.sequences, narrow.view(), in.weights, in.mixed.view()),
+      Error);
+  EXPECT_THROW(
+      CausalConvolution(context_, in.shape.convolution(), in.sequences, in.x.view(), in.decays, in.mixed.view()),
+      Error);
   EXPECT_THROW(GatedDelta(context_, in.shape, in.sequences, in.Of(in.mixed), narrow.view()), Error);
   EXPECT_THROW(GatedDelta(context_, in.shape, in.sequences, in.Of(narrow), in.out.view()), Error);
   in.sequences = {{.begin = 2, .count = 4}};

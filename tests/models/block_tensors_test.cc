@@ -97,6 +97,13 @@ TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
                 "post_attention_layernorm.weight 48", "mlp.router.weight 6x48", "mlp.router.bias 6",
                 "mlp.experts.gate_up_proj 6x48x48", "mlp.experts.down_proj 6x24x48",
                 "mlp.experts.gate_up_proj_bias 6x48", "mlp.experts.down_proj_bias 6x48"}));
+  EXPECT_EQ(names("apertus"),
+            (std::vector<std::string>{
+                "attention_layernorm.weight 48", "self_attn.q_proj.weight 48x48", "self_attn.k_proj.weight 24x48",
+                "self_attn.v_proj.weight 24x48", "self_attn.o_proj.weight 48x48", "self_attn.q_norm.weight 12",
+                "self_attn.k_norm.weight 12", "feedforward_layernorm.weight 48", "mlp.up_proj.weight 192x48",
+                "mlp.down_proj.weight 48x192", "mlp.act_fn.alpha_p 1", "mlp.act_fn.alpha_n 1", "mlp.act_fn.beta ",
+                "mlp.act_fn.eps "}));
   EXPECT_EQ(names("starcoder2"),
             (std::vector<std::string>{
                 "input_layernorm.weight 48", "input_layernorm.bias 48", "self_attn.q_proj.weight 48x48",
@@ -131,6 +138,23 @@ TEST(BlockTensors, FollowTheMixerOfTheLayer) {
                                       "linear_attn.A_log 4", "linear_attn.dt_bias 4", "linear_attn.norm.weight 12"}));
   EXPECT_EQ(config.heads_dim(), 64);
   EXPECT_EQ(ConfigOfBlock(config, 3, 0).heads_dim(), 48);
+}
+
+TEST(BlockTensors, AShortConvolutionHasItsProjections) {
+  const ModelConfig config = LoadConfig(GoldenModel("lfm2") / "config.json");
+  const auto names = [&](int64_t layer) {
+    std::vector<std::string> names;
+    for (const CheckpointTensor& tensor : CheckpointTensors(ConfigOfBlock(config, layer, 0)))
+      names.push_back(fmt::format("{} {}", tensor.name, fmt::join(tensor.shape, "x")));
+    return names;
+  };
+  EXPECT_EQ(names(0), (std::vector<std::string>{"operator_norm.weight 48", "conv.out_proj.weight 48x48",
+                                                "ffn_norm.weight 48", "feed_forward.w1.weight 96x48",
+                                                "feed_forward.w3.weight 96x48", "feed_forward.w2.weight 48x96",
+                                                "conv.in_proj.weight 144x48", "conv.conv.weight 48x1x3"}));
+  EXPECT_EQ(names(1)[4], "self_attn.out_proj.weight 48x48");
+  EXPECT_EQ(names(1)[5], "self_attn.q_layernorm.weight 12");
+  EXPECT_EQ(names(1).size(), 11u);
 }
 
 // The parts of a fused tensor are views of its rows, converted or not.

@@ -382,6 +382,97 @@ TEST(Config, AttentionSinksAndClampedUnits) {
   ExpectConfigRefusal(With(json, {{"num_local_experts", 0}}), "num_local_experts is 0");
 }
 
+// The settings that released Hunyuan models have.
+TEST(Config, AnAlphaStretchesTheBase) {
+  const Json json = Json::parse(R"({"architectures": ["HunYuanDenseV1ForCausalLM"], "add_classification_head": false,
+    "attention_bias": false, "attention_dropout": 0.0, "attention_head_dim": 128, "bos_token_id": 1,
+    "cla_share_factor": 2, "class_num": 0, "dense_list": [4096, 0], "eod_token_id": 127967, "eos_token_id": 127960,
+    "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+    "max_position_embeddings": 32768, "mlp_bias": false, "model_type": "hunyuan_v1_dense", "norm_type": "rms",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "org_vocab_size": 128167,
+    "pad_id": 127961, "pad_token_id": 127961, "pool_type": "last", "position_embedding_xdrope": false,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1,
+    "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0, "type": "dynamic"}, "rope_theta": 10000.0,
+    "sep_token_id": 127962, "tie_word_embeddings": true, "use_cache": true, "use_cla": false, "use_qk_norm": true,
+    "use_rotary_pos_emb": true, "vocab_size": 128167})");
+  const ModelConfig c = Parse(json);
+  EXPECT_TRUE(c.block.qk_norm && c.block.qk_norm_after_rotation && !c.block.qkv_bias && c.tied_head);
+  EXPECT_EQ(c.rope.kind, RopeKind::kDefault);
+  EXPECT_NEAR(c.rope.theta, 10000 * std::pow(1000.0, 128.0 / 126), 1e-3);
+  const Json plain = With(json, {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}});
+  EXPECT_EQ(Parse(plain).rope.theta, 10000) << "without alpha, the base is that of the configuration";
+  ExpectConfigRefusal(With(json, {{"use_qk_norm", false}}), "use_qk_norm is false");
+  ExpectConfigRefusal(With(json, {{"use_cla", true}}), "use_cla");
+  ExpectConfigRefusal(With(json, {{"position_embedding_xdrope", true}}), "position_embedding_xdrope");
+}
+
+// The settings that released Apertus models have.
+TEST(Config, XieluHasNumbersOfEachLayer) {
+  const Json json = Json::parse(R"({"architectures": ["ApertusForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 68, "hidden_act": "xielu", "hidden_dropout": 0.0,
+    "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 21504, "max_position_embeddings": 65536,
+    "mlp_bias": false, "model_type": "apertus", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "pad_token_id": 3, "post_norm": false, "qk_norm": true, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3", "type": "llama3"}, "rope_theta": 12000000,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 131072})");
+  const ModelConfig c = Parse(json);
+  EXPECT_TRUE(c.block.xielu && c.block.qk_norm && !c.block.gated && !c.block.qk_norm_after_rotation);
+  EXPECT_TRUE(c.rope.kind == RopeKind::kLlama3 && c.rope.theta == 12e6 && c.rope.original_max_positions == 8192);
+  // The RoPE is that of transformers where a file leaves it out.
+  Json less = json;
+  for (const char* key : {"rope_scaling", "rope_theta", "rms_norm_eps"}) less.erase(key);
+  const ModelConfig d = Parse(less);
+  EXPECT_TRUE(d.rope.kind == c.rope.kind && d.rope.theta == c.rope.theta && d.rope.factor == c.rope.factor);
+  EXPECT_EQ(d.rms_eps, c.rms_eps);
+  ExpectConfigRefusal(With(json, {{"hidden_act", "silu"}}), "hidden_act \"silu\" is not supported (xielu is)");
+  ExpectConfigRefusal(With(json, {{"post_norm", true}}), "post_norm true");
+  ExpectConfigRefusal(With(json, {{"qk_norm", false}}), "qk_norm false");
+}
+
+// The settings that released LFM2 models have, in which some keys have two names.
+TEST(Config, LayersWithShortConvolutions) {
+  const Json json = Json::parse(R"({"architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": true,
+    "block_dim": 2048, "block_ff_dim": 12288, "block_ffn_dim_multiplier": 1.0, "block_mlp_init_scale": 1.0,
+    "block_multiple_of": 256, "block_norm_eps": 1e-05, "block_out_init_scale": 1.0, "block_use_swiglu": true,
+    "block_use_xavier_init": true, "bos_token_id": 1, "conv_L_cache": 3, "conv_bias": false, "conv_dim": 2048,
+    "conv_dim_out": 2048, "conv_use_xavier_init": true, "eos_token_id": 7, "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+    "hidden_size": 2048, "initializer_range": 0.02, "max_position_embeddings": 128000, "model_type": "lfm2",
+    "norm_eps": 1e-05, "num_attention_heads": 32, "num_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+    "pad_token_id": 0, "rope_theta": 1000000.0, "theta": 1000000.0, "tie_embedding": true, "torch_dtype": "bfloat16",
+    "use_cache": true, "use_pos_enc": true, "vocab_size": 65536})");
+  const ModelConfig c = Parse(json);
+  EXPECT_EQ(c.intermediate, 8192);
+  EXPECT_EQ(c.head_dim, 64);
+  EXPECT_TRUE(c.tied_head && c.block.qk_norm && c.block.attention && c.block.short_convolution);
+  for (const int64_t layer : {2, 5, 14}) EXPECT_EQ(c.block.MixerOf(layer), Mixer::kAttention);
+  for (const int64_t layer : {0, 3, 15}) EXPECT_EQ(c.block.MixerOf(layer), Mixer::kShortConvolution);
+  EXPECT_EQ(c.block.convolution.channels, 2048);
+  EXPECT_EQ(c.block.convolution.width, 3);
+  EXPECT_EQ(c.block.RowFloats(), 2 * 2048);
+  EXPECT_EQ(Parse(With(json, {{"block_ff_dim", 6656}})).intermediate, 4608) << "4437 is rounded up";
+  EXPECT_EQ(Parse(With(json, {{"block_ffn_dim_multiplier", nullptr}, {"block_ff_dim", 6656}})).intermediate, 4437);
+  EXPECT_EQ(Parse(With(json, {{"block_auto_adjust_ff_dim", false}})).intermediate, 12288);
+  EXPECT_FALSE(Parse(With(json, {{"tie_embedding", false}})).tied_head);
+  std::vector<std::string> types(16, "conv");
+  types[0] = "full_attention";
+  const ModelConfig named = Parse(With(json, {{"layer_types", types}}));
+  EXPECT_EQ(named.block.MixerOf(0), Mixer::kAttention);
+  EXPECT_EQ(named.block.MixerOf(2), Mixer::kShortConvolution) << "the names count for more than the numbers";
+  types[1] = "linear_attention";
+  ExpectConfigRefusal(With(json, {{"layer_types", types}}), "linear_attention");
+  ExpectConfigRefusal(With(json, {{"conv_bias", true}}), "conv_bias is true");
+  ExpectConfigRefusal(With(json, {{"full_attn_idxs", 3}}), "full_attn_idxs is 3, expected a list");
+  ExpectConfigRefusal(With(json, {{"conv_L_cache", 0}}), "conv_L_cache");
+}
+
+TEST(Config, Gemma4IsRefusedByName) {
+  const Json text = {{"model_type", "gemma4_text"}, {"hidden_size", 2560}, {"num_hidden_layers", 42}};
+  for (const Json& json : {Json{{"architectures", {"Gemma4ForConditionalGeneration"}}, {"text_config", text}},
+                           Json{{"architectures", {"Gemma4ForCausalLM"}}, {"model_type", "gemma4_text"}}})
+    ExpectConfigRefusal(json, "is not supported: blocks of Gemma 4 have heads of two sizes");
+}
+
 // The settings of the released Qwen 3.5 0.8B.
 TEST(Config, LayersWithGatedDeltaNetworks) {
   const Json json = Json::parse(R"({"architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 248056,

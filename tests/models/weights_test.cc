@@ -218,6 +218,26 @@ TEST(TextModel, LeavesOutTheImagesAndTheFurtherPredictions) {
   }
 }
 
+// The constants of xIELU have no sides, or one of 1.
+TEST(Numbers, AreReadInEitherForm) {
+  const TemporaryDirectory directory;
+  WriteRandomCheckpoint(GoldenModel("apertus") / "config.json", DType::kBFloat16, 1, directory.path());
+  const auto original = LoadWeights(directory.path());
+  EXPECT_EQ(original->blocks[1].xielu_eps.shape, (std::vector<int64_t>{1}));
+  EXPECT_EQ(original->blocks[1].xielu_p.shape, (std::vector<int64_t>{1}));
+  std::vector<StoredTensor> tensors = ReadTensors(directory.path() / "model.safetensors");
+  const auto beta = std::ranges::find(tensors, "model.layers.1.mlp.act_fn.beta", &StoredTensor::name);
+  ASSERT_NE(beta, tensors.end());
+  EXPECT_TRUE(beta->shape.empty());
+  beta->shape = {1};
+  WriteText(directory.path() / "model.safetensors", SafetensorsBytes(tensors));
+  EXPECT_EQ(LoadWeights(directory.path())->Fingerprint(), original->Fingerprint());
+  beta->shape = {1, 1};
+  WriteText(directory.path() / "model.safetensors", SafetensorsBytes(tensors));
+  const std::string what = Refusal([&] { LoadWeights(directory.path()); });
+  EXPECT_NE(what.find("model.layers.1.mlp.act_fn.beta has shape [1, 1], expected []"), std::string::npos) << what;
+}
+
 TEST_F(LoadWeightsTest, NoFilesAtAll) {
   std::filesystem::remove(dir() / "model.safetensors");
   ExpectRefused({"neither model.safetensors nor model.safetensors.index.json"});

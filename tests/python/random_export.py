@@ -21,7 +21,8 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
                  "gemma": "GemmaForCausalLM", "vaultgemma": "VaultGemmaForCausalLM", "ministral": "MinistralForCausalLM",
                  "hyperclovax": "HyperCLOVAXForCausalLM", "arcee": "ArceeForCausalLM", "jais2": "Jais2ForCausalLM",
                  "cwm": "CwmForCausalLM", "nemotron": "NemotronForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
-                 "qwen3_5_text": "Qwen3_5ForCausalLM"}
+                 "qwen3_5_text": "Qwen3_5ForCausalLM", "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
+                 "apertus": "ApertusForCausalLM", "lfm2": "Lfm2ForCausalLM"}
 ARCHITECTURES = {family: name for family, name in ARCHITECTURES.items() if family in CONFIG_MAPPING}
 NORMS_AFTER = ("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4")
 HIDDEN, LAYERS, VOCABULARY = 64, 4, 199
@@ -39,6 +40,8 @@ SPECIAL = {"qwen2": {"tie_word_embeddings": True}, "gemma2": {"sliding_window": 
            "qwen3_5_text": {"linear_key_head_dim": 8, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
                             "linear_num_value_heads": 4,
                             "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"]},
+           "lfm2": {"block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+           "hunyuan_v1_dense": {"rope_scaling": {"type": "dynamic", "alpha": 100.0, "factor": 1.0}},
            "cohere2": {"sliding_window": 8, "sliding_window_pattern": 2},
            "llama": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                       "original_max_position_embeddings": 64}, "rope_theta": 500000.0}}
@@ -85,14 +88,17 @@ def half_of(tensor, family):
         return "attention" if "post_norm1" in tensor else "mlp"
     if family in ("cohere", "cohere2") and "layernorm" in tensor:  # both halves read its one norm
         return "both"
-    return "mlp" if any(part in tensor for part in ("mlp", "post_attention_layernorm", "feedforward")) else "attention"
+    of_mlp = ("mlp", "post_attention_layernorm", "feedforward", "feed_forward", "ffn_norm")
+    return "mlp" if any(part in tensor for part in of_mlp) else "attention"
 
 
 def without_update(layer, runs, family):
     """Sets to zero what the other half of a stock layer adds to the hidden states."""
     def zero(_, args, output):
         return (torch.zeros_like(output[0]), *output[1:]) if isinstance(output, tuple) else torch.zeros_like(output)
-    after = {"mlp": layer.linear_attn if hasattr(layer, "linear_attn") else layer.self_attn, "attention": layer.mlp}
+    parts = dict(layer.named_children())
+    mixer = next(parts[name] for name in ("linear_attn", "conv", "self_attn") if name in parts)
+    after = {"mlp": mixer, "attention": parts["mlp"] if "mlp" in parts else parts["feed_forward"]}
     if family in NORMS_AFTER:
         after = {"mlp": layer.post_attention_layernorm, "attention": layer.post_feedforward_layernorm}
     elif family == "glm4":

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sequences of a call as a gated delta network takes them: what each of them goes on from, a cache or a parent, and
-// where it leaves its state.
+// The sequences of a call as a gated delta network or a short convolution takes them: what each of them goes on from, a
+// cache or a parent, and where it leaves its state and its last rows.
 #pragma once
 
 #include <span>
@@ -13,9 +13,10 @@
 
 namespace shiftrt {
 
-class DeltaSequences {
+class RecurrentSequences {
  public:
-  void Begin(const LayerCall& call, const CallLayout& layout, const GatedDeltaShape& shape);
+  // A state has so many floats, and the rows of a convolution so many.
+  void Begin(const LayerCall& call, const CallLayout& layout, int64_t state_floats, int64_t row_floats);
   // The sequences that go on from nothing, or from the cache's `slot`; then those whose parents are among the ones
   // before; and so on. Throws Error if a state in a cache is not that of the positions which the call goes on from.
   const std::vector<std::vector<DeltaSequence>>& Of(int64_t slot);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/cpu/delta_sequences.h"
+#include "engine/cpu/recurrent_sequences.h"
 
 #include "runtime/check.h"
 
 namespace shiftrt {
 
-void DeltaSequences::Begin(const LayerCall& call, const CallLayout& layout, const GatedDeltaShape& shape) {
+void RecurrentSequences::Begin(const LayerCall& call, const CallLayout& layout, int64_t state_floats,
+                               int64_t row_floats) {
   sequences_.clear();
   order_.clear();
   int64_t parents = 0;
@@ -18,17 +19,17 @@ void DeltaSequences::Begin(const LayerCall& call, const CallLayout& layout, cons
     if (of.generation == std::ssize(order_)) order_.emplace_back();
     order_[of.generation].push_back(s);
   }
-  of_parents_.Reserve(parents * shape.sequence_floats());
+  of_parents_.Reserve(parents * (state_floats + row_floats));
   float* at = of_parents_.data();
   for (size_t s = 0; s < sequences_.size(); ++s) {
     if (!layout.sequences[s].is_parent) continue;
     sequences_[s].state = at;
-    sequences_[s].rows = at + shape.state_floats();
-    at += shape.sequence_floats();
+    sequences_[s].rows = at + state_floats;
+    at += state_floats + row_floats;
   }
 }
 
-const std::vector<std::vector<DeltaSequence>>& DeltaSequences::Of(int64_t slot) {
+const std::vector<std::vector<DeltaSequence>>& RecurrentSequences::Of(int64_t slot) {
   generations_.clear();
   for (const std::vector<size_t>& members : order_) {
     std::vector<DeltaSequence>& generation = generations_.emplace_back();
@@ -44,8 +45,8 @@ const std::vector<std::vector<DeltaSequence>>& DeltaSequences::Of(int64_t slot) 
       if (of.cache != nullptr) {
         CpuKv::Slot& cached = of.cache->slots[slot];
         Check(of.past == 0 || cached.positions == of.past,
-              "the state of a gated delta network is that of {} positions, and the call goes on from {}",
-              cached.positions, of.past);
+              "the state of a recurrent block is that of {} positions, and the call goes on from {}", cached.positions,
+              of.past);
         sequence.state_after = cached.state.data();
         sequence.rows_after = cached.rows.data();
         sequence.state_before = of.past > 0 ? sequence.state_after : nullptr;
@@ -57,7 +58,7 @@ const std::vector<std::vector<DeltaSequence>>& DeltaSequences::Of(int64_t slot) 
   return generations_;
 }
 
-void DeltaSequences::Done(int64_t slot) {
+void RecurrentSequences::Done(int64_t slot) {
   for (const Sequence& of : sequences_)
     if (of.cache != nullptr) of.cache->slots[slot].positions = of.past + of.count;
 }
