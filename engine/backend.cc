@@ -29,17 +29,6 @@ void CheckDeviceTakes(const Context& context, const Weights& weights) {
        weights.directory.string(), weights.config.family);
 }
 
-void CheckDeviceTrains(const Context& context, const Weights& weights) {
-  const BlockSpec& block = weights.config.block;
-  const char* const missing = block.gated_delta      ? "gated delta networks"
-                              : block.attention_gate ? "gates of its attention"
-                              : block.mixed          ? "mixtures of experts"
-                                                     : nullptr;
-  if (context.device != Device::kCuda || missing == nullptr) return;
-  Fail("{}: the family {} has {}, whose gradients no kernel computes on a GPU; run it with --device cpu",
-       weights.directory.string(), weights.config.family, missing);
-}
-
 void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   const ModelConfig& config = weights.config;
   BlockStage last{.layer = -1};

@@ -115,8 +115,6 @@ std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup& setup);
 
 // Throws Error for a model that the context's device cannot run.
 void CheckDeviceTakes(const Context& context, const Weights& weights);
-// Throws Error for a model of whose blocks the context's device has no gradients.
-void CheckDeviceTrains(const Context& context, const Weights& weights);
 
 // Throws Error unless the stages are in order, within the model, and of its shapes but for the units of an MLP, which
 // all tensors of that MLP have.

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "engine/cuda/expert_slots.h"
 #include "kernels/cuda/rowwise.h"
 
 namespace shiftrt {
@@ -11,26 +12,6 @@ using gpu::ConstDeviceArray;
 using gpu::DeviceArray;
 
 namespace {
-
-// The slots of a call in the order of the experts, and within an expert in that of the tokens.
-struct Grouping {
-  std::vector<int64_t> offsets;   // (experts + 1): where the slots of each expert begin
-  std::vector<int32_t> token_of;  // (slots)
-  std::vector<int32_t> slots_of;  // (tokens, active)
-};
-Grouping Group(const std::vector<int32_t>& chosen, int64_t experts, int64_t active) {
-  Grouping grouping{std::vector<int64_t>(experts + 1, 0), std::vector<int32_t>(chosen.size()),
-                    std::vector<int32_t>(chosen.size())};
-  for (const int32_t expert : chosen) ++grouping.offsets[expert + 1];
-  for (int64_t e = 0; e < experts; ++e) grouping.offsets[e + 1] += grouping.offsets[e];
-  std::vector<int64_t> next = grouping.offsets;
-  for (int64_t i = 0; i < std::ssize(chosen); ++i) {
-    const int64_t slot = next[chosen[i]]++;
-    grouping.token_of[slot] = static_cast<int32_t>(i / active);
-    grouping.slots_of[i] = static_cast<int32_t>(slot);
-  }
-  return grouping;
-}
 
 // From element `first` on.
 DeviceArray From(DeviceArray array, int64_t first) {
@@ -98,7 +79,7 @@ void CudaMixture::RunGrouped(const DeviceMixture& w, ConstDeviceArray x) {
   const int64_t count = s_.step().count, slots = count * w.active;
   std::vector<int32_t> chosen(slots);
   gpu::CopyToHost(s_.stream(), chosen.data(), chosen_, slots * static_cast<int64_t>(sizeof(int32_t)));
-  const Grouping grouping = Group(chosen, w.experts, w.active);
+  const ExpertSlots grouping = SlotsOf(chosen, w.experts, w.active);
   int32_t* const there = numbers_.Reserve(s_.stream(), 2 * slots, kActivations);
   const auto upload = [&](const std::vector<int32_t>& numbers, int32_t* to) {
     gpu::CopyToDevice(s_.stream(), to, numbers.data(), slots * static_cast<int64_t>(sizeof(int32_t)));

@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "engine/cuda/call.h"
+#include "engine/cuda/delta_gradients.h"
+#include "engine/cuda/expert_gradients.h"
 #include "engine/cuda/operands.h"
 #include "engine/cuda/rounded.h"
 #include "kernels/cuda/adamw.h"
@@ -46,6 +48,8 @@ class CudaOps : public Ops {
   CudaOps(const Context& context, std::shared_ptr<const Weights> weights)
       : call_(context, weights),
         operands_(std::move(weights), call_.device()),
+        delta_(call_, operands_),
+        experts_(call_),
         config_(call_.config()),
         spec_(call_.spec()),
         stream_(call_.stream()),
@@ -81,6 +85,63 @@ class CudaOps : public Ops {
   void Attention(const AttentionActivations& a) override;
   void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                          DeviceMatrix<float> dk, DeviceMatrix<float> dv) override;
+
+  void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) override;
+  void GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands, DeviceMatrix<const float> dout,
+                          DeviceMatrix<float> dmixed, const DeltaActivations& gradients,
+                          const DeltaOperandGradients& of_operands) override;
+  void DeltaNorm(DeviceMatrix<float> x, const Operand& weight) override {
+    gpu::NormRows(stream_, DeltaNormOf(weight), x.on_gpu(), Written(x));
+  }
+  void DeltaNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                         DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    GroupsGradient(DeltaNormOf(weight), x, dy, false, dx, dweight);
+  }
+  void SplitGates(DeviceMatrix<const float> both, DeviceMatrix<float> q, DeviceMatrix<float> gate) override {
+    gpu::SplitHeads(stream_, both.on_gpu(), config_.head_dim, Written(q), Written(gate));
+  }
+  void JoinGates(DeviceMatrix<const float> q, DeviceMatrix<const float> gate, DeviceMatrix<float> both) override {
+    gpu::JoinHeads(stream_, q.on_gpu(), gate.on_gpu(), config_.head_dim, Out(both));
+  }
+  void SigmoidGate(DeviceMatrix<const float> gate, DeviceMatrix<float> x) override {
+    gpu::SigmoidGate(stream_, gate.on_gpu(), Out(x));
+  }
+  void SigmoidGateGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> x, DeviceMatrix<float> dy,
+                           DeviceMatrix<float> dgate) override {
+    gpu::SigmoidGateGradient(stream_, gate.on_gpu(), x.on_gpu(), Out(dy), Written(dgate));
+  }
+
+  ExpertRouting RouteToExperts(DeviceMatrix<const float> logits, int64_t active, bool normalised) override {
+    return experts_.Route(logits.on_gpu(), active, normalised);
+  }
+  // All rows are rounded at once.
+  void GatherSlots(const ExpertRouting& routing, DeviceMatrix<const float> from, DeviceMatrix<float> to) override {
+    Gather(routing.token_of, from, to);
+    if (Narrows({to.cols})) Take(to, true);
+  }
+  void SumOverExperts(const ExpertRouting& routing, bool weighted, DeviceMatrix<const float> x,
+                      DeviceMatrix<float> y) override {
+    experts_.Sum(routing, weighted, x.on_gpu(), Written(y));
+  }
+  void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation, DeviceMatrix<float> g,
+                            std::span<float> dweights) override {
+    experts_.WeightGradient(routing, activation.on_gpu(), Written(g), dweights);
+  }
+  void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x) override {
+    gpu::ScaleEachRow(stream_, {experts_.WeightsOf(routing)}, Out(x));
+  }
+  void SigmoidGateRows(DeviceMatrix<const float> gate, DeviceMatrix<float> x) override {
+    gpu::ScaleEachRow(stream_, SigmoidsOf(gate), Out(x));
+  }
+  void SigmoidGateRowsGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> y, DeviceMatrix<float> dy,
+                               DeviceMatrix<float> dgate) override {
+    Check(dgate.dense(), "gates of rows on the GPU are dense");
+    gpu::ScaleEachRowGradient(stream_, SigmoidsOf(gate), y.on_gpu(), Written(dy), Written(dgate).data);
+  }
+  void RouteToExpertsGradient(const ExpertRouting& routing, bool normalised, std::span<const float> dweights,
+                              DeviceMatrix<float> logits) override {
+    experts_.RouteGradient(routing, normalised, dweights, Written(logits));
+  }
 
   void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
               DeviceMatrix<float> y) override;
@@ -175,13 +236,14 @@ class CudaOps : public Ops {
     if (!narrow) return {{x.data, DType::kFloat32}, x.stride};
     return {rounded_.Of(stream_, x, dtype_), x.cols};
   }
-  // A matrix, of which a stored one in 16 bits has widths that Narrows() accepts.
+  // A stored matrix in 16 bits stays as it is; Multiply() widens it where the product is not narrow.
   Side Take(const Operand& w, bool narrow) {
     if (w.is_trained()) return Take(w.trained(), narrow);
-    const ConstDeviceArray stored = operands_.Matrix(w.stored());
-    if (gpu::TakesBlocks(stored.dtype)) return {stored, w.stored().cols(), w.stored().rows()};
-    if (stored.dtype != DType::kFloat32) return {stored, w.stored().cols()};
-    const auto* const floats = static_cast<const float*>(stored.data);
+    const StoredMatrix stored = operands_.Matrix(w.stored());
+    if (gpu::TakesBlocks(stored.array.dtype))
+      return {stored.array, w.stored().cols(), stored.matrix_rows, stored.first};
+    if (stored.array.dtype != DType::kFloat32) return {stored.array, w.stored().cols()};
+    const auto* const floats = static_cast<const float*>(stored.array.data);
     return Take(MatrixView<const float>(floats, w.stored().rows(), w.stored().cols()), narrow);
   }
   static int64_t ColsOf(const Operand& w) { return w.is_trained() ? w.trained().cols : w.stored().cols(); }
@@ -193,9 +255,13 @@ class CudaOps : public Ops {
   void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, MatrixView<float> y) {
     problem.x = x.array;
     problem.w = w.array;
-    if (w.quantised_rows > 0) {
-      const int64_t read = problem.w_transposed ? problem.k : problem.n;
+    const int64_t read = problem.w_transposed ? problem.k : problem.n;
+    if (w.quantised_rows > 0)
       problem.w = call_.device()->Expanded({w.array, w.quantised_rows, w.first, read}, w.stride);
+    if (problem.x.dtype == DType::kFloat32 && problem.w.dtype != DType::kFloat32) {
+      const MatrixView<float> wide(widened_.Floats(stream_, read * w.stride), read, w.stride);
+      gpu::CopyRows(stream_, {problem.w, read, w.stride}, wide);
+      problem.w = {wide.data, DType::kFloat32};
     }
     problem.x_stride = x.stride;
     problem.w_stride = w.stride;
@@ -229,6 +295,13 @@ class CudaOps : public Ops {
             .eps = call_.eps(),
             .offset = vector.offset_added ? 0 : spec_.norm_offset,
             .n = spec_.qk_norm_whole ? 0 : config_.head_dim};
+  }
+  gpu::Norm DeltaNormOf(const Operand& weight) {
+    return {.weight = operands_.Vector(weight).data, .eps = call_.eps(), .n = spec_.delta.value_dim};
+  }
+  static gpu::RowScales SigmoidsOf(DeviceMatrix<const float> gate) {
+    Check(gate.cols == 1 && gate.dense(), "gates of rows are ({}, {}), expected one column", gate.rows, gate.cols);
+    return {gate.on_gpu().data, /*sigmoid=*/true};
   }
   gpu::Norm NormOf(const NormOperands& norm) {
     const DeviceVector vector = operands_.Vector(norm.weight);
@@ -276,13 +349,15 @@ class CudaOps : public Ops {
 
   CudaCall call_;
   DeviceOperands operands_;
+  DeltaGradients delta_;
+  ExpertGradientOps experts_;
   const ModelConfig& config_;
   const BlockSpec& spec_;
   const gpu::Stream stream_;
   const DType dtype_;
 
   RoundedCopies rounded_;
-  Scratch deltas_, norm_scales_, logits_, teacher_logits_, dlogits_;
+  Scratch deltas_, norm_scales_, widened_, logits_, teacher_logits_, dlogits_;
   DeviceBuffer<int32_t> indices_, targets_;
   DeviceBuffer<float> scales_, losses_;
   DeviceBuffer<double> sums_;
@@ -341,6 +416,18 @@ void CudaOps::AttentionGradient(const AttentionActivations& a, DeviceMatrix<cons
                                 .dkeys = dk.on_gpu().data,
                                 .dvalues = dv.on_gpu().data});
   for (const DeviceMatrix<float>& view : {dq, dk, dv}) Written(view);
+}
+
+void CudaOps::GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) {
+  delta_.Forward(a, operands);
+  for (const DeviceMatrix<float>& view : {a.mixed, a.out}) Written(view);
+}
+
+void CudaOps::GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands,
+                                 DeviceMatrix<const float> dout, DeviceMatrix<float> dmixed,
+                                 const DeltaActivations& gradients, const DeltaOperandGradients& of_operands) {
+  delta_.Backward(a, operands, dout, dmixed, gradients, of_operands);
+  for (const DeviceMatrix<float>& view : {dmixed, gradients.channels, gradients.a, gradients.b}) Written(view);
 }
 
 void CudaOps::MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
@@ -497,9 +584,11 @@ double CudaOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float
           w.trained().cols);
     values = {w.trained().on_gpu().data, DType::kFloat32};
   } else {
-    values = operands_.Matrix(w.stored());
+    const StoredMatrix stored = operands_.Matrix(w.stored());
+    values = stored.array;
     if (gpu::TakesBlocks(values.dtype))
-      values = call_.device()->Expanded({values, w.stored().rows(), 0, w.stored().rows()}, w.stored().cols());
+      values = call_.device()->Expanded({values, stored.matrix_rows, stored.first, w.stored().rows()},
+                                        w.stored().cols());
   }
   return SumOf([&](double* scratch, double* sum) {
     gpu::SumAbsoluteProducts(stream_, values, offset, gradient.on_gpu(), scratch, sum);

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/gated_delta.h"
@@ -195,17 +194,11 @@ DeviceBuffer<float> Upload(gpu::Stream stream, const std::vector<float>& values)
   return {stream, std::span<const float>(values), "the weights"};
 }
 
-DeviceDelta MakeDelta(gpu::Stream stream, gpu::Uploader& uploader, const GatedDeltaShape& shape,
-                      const BlockWeights& from) {
-  const std::vector<float> wide = Widened(from.delta_conv);
-  std::vector<float> conv(wide.size()), rates = Widened(from.delta_a_log);
-  for (int64_t i = 0; i < std::ssize(wide); ++i)
-    conv[i % shape.conv_width * shape.channels() + i / shape.conv_width] = wide[i];
-  for (float& rate : rates) rate = static_cast<float>(std::exp(static_cast<double>(rate)));
+DeviceDelta MakeDelta(gpu::Stream stream, gpu::Uploader& uploader, const BlockWeights& from) {
   return {Join(stream, uploader, {&from.delta_qkv, &from.delta_z}),
           Join(stream, uploader, {&from.delta_b, &from.delta_a}),
-          Upload(stream, conv),
-          Upload(stream, rates),
+          Upload(stream, Widened(from.delta_conv)),
+          Upload(stream, Widened(from.delta_a_log)),
           Upload(stream, Widened(from.delta_dt_bias)),
           Upload(stream, Widened(from.delta_norm))};
 }
@@ -220,7 +213,7 @@ DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const
   half.update_norm = Norm(stream, config, from.attention_update_norm);
   half.last_bias = JoinWide(stream, {{&from.o_bias, 0}});
   if (!from.delta_qkv.empty()) {
-    half.delta = MakeDelta(stream, uploader, config.block.delta, from);
+    half.delta = MakeDelta(stream, uploader, from);
     return half;
   }
   half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});

@@ -43,7 +43,7 @@ struct DeviceHalf {
 // A gated delta network as kernels/cuda/gated_delta.h takes it.
 struct DeviceDelta {
   DeviceWeight qkvz, gates;  // queries, keys, values and z; b and a
-  gpu::DeviceBuffer<float> conv, rates, dt_bias, norm;
+  gpu::DeviceBuffer<float> conv, a_log, dt_bias, norm;
 };
 struct DeviceAttention : DeviceHalf {
   DeviceWeight qkv;  // with gates (BlockSpec::attention_gate) among the rows of q

@@ -76,6 +76,44 @@ struct ChooseExpertsKernel {
   }
 };
 
+// A warp has a token, and lane i its i-th choice. With p the softmax and S the sum of p over the choices, a weight is p or
+// p / S. So dp = dw, or (dw - sum(dw w)) / S, for chosen experts and 0 for others; and dlogits = p (dp - sum(dp p)).
+struct ChooseExpertsGradientKernel {
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
+  struct Args {
+    float* logits;
+    int64_t stride, tokens;
+    int experts, active;
+    bool normalised;
+    const int32_t* chosen;
+    const float* dweights;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t token = static_cast<int64_t>(Block().x) * kWarps + Warp();
+    if (token >= args.tokens) return;
+    float* const logits = args.logits + token * args.stride;
+    float largest = -Infinity(), all = 0;
+    for (int e = Lane(); e < args.experts; e += kWarpSize) largest = Larger(largest, logits[e]);
+    largest = WarpMax(largest);
+    for (int e = Lane(); e < args.experts; e += kWarpSize) all += Exp(logits[e] - largest);
+    all = WarpSum(all);
+    const bool chooses = Lane() < args.active;
+    const int64_t at = token * args.active + Lane();
+    const int chosen = chooses ? args.chosen[at] : 0;
+    const float p = chooses ? Quotient(Exp(logits[chosen] - largest), all) : 0;
+    float dp = chooses ? args.dweights[at] : 0;
+    if (args.normalised) {
+      const float total = WarpSum(p), mean = WarpSum(dp * Quotient(p, total));
+      dp = chooses ? Quotient(dp - mean, total) : 0;
+    }
+    const float sum = WarpSum(dp * p);
+    SyncWarp();  // all have read the logits of their choices
+    for (int e = Lane(); e < args.experts; e += kWarpSize) logits[e] = -Quotient(Exp(logits[e] - largest), all) * sum;
+    SyncWarp();
+    if (chooses) logits[chosen] = p * (dp - sum);
+  }
+};
+
 // A thread has eight columns of a token.
 template <bool kWide>
 struct SumExpertsKernel {
@@ -134,6 +172,17 @@ void ChooseExperts(Stream stream, MatrixView<const float> logits, int64_t active
   if (logits.cols <= 4 * kWarpSize) return launch(ChooseExpertsKernel<4>());
   if (logits.cols <= 16 * kWarpSize) return launch(ChooseExpertsKernel<16>());
   launch(ChooseExpertsKernel<32>());
+}
+
+void ChooseExpertsGradient(Stream stream, const int32_t* experts, const float* dweights, int64_t active, bool normalised,
+                           MatrixView<float> logits) {
+  Require(active >= 1 && active <= logits.cols && active <= kMostActiveExperts, kOperation,
+          "1 to 32 of the experts, not", active);
+  if (logits.rows == 0) return;
+  using Kernel = ChooseExpertsGradientKernel;
+  Launch<Kernel>(stream, {.x = Blocks(logits.rows, Kernel::kWarps)},
+                 {logits.data, logits.stride, logits.rows, static_cast<int>(logits.cols), static_cast<int>(active),
+                  normalised, experts, dweights});
 }
 
 void SumExperts(Stream stream, const ExpertSum& sum, bool accumulate, MatrixView<float> to) {

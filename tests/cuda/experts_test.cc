@@ -65,6 +65,43 @@ TEST_F(ExpertsOnGpu, OrdersEqualProbabilitiesAndNans) {
   EXPECT_THROW(ChooseExperts(stream_, {logits.data(), 1, 1025}, 2, false, chosen.data(), weights.data()), Error);
 }
 
+TEST_F(ExpertsOnGpu, GradientsOfTheChoiceAgreeWithFloat64) {
+  struct Case {
+    int64_t tokens, experts, active;
+  };
+  for (const auto& [tokens, experts, active] : {Case{1, 1, 1}, {5, 6, 6}, {9, 33, 2}, {3, 200, 32}}) {
+    for (const bool normalised : {false, true}) {
+      SCOPED_TRACE(std::to_string(experts) + " experts");
+      const auto logits = Input<float>::Normal(stream_, tokens * experts, 3, 2),
+                 dweights = Input<float>::Normal(stream_, tokens * active, 4);
+      std::vector<int32_t> experts_of;  // some that ascend
+      for (int64_t i = 0; i < tokens * active; ++i)
+        experts_of.push_back(static_cast<int32_t>(i % active * (experts / active)));
+      const DeviceBuffer<int32_t> chosen(stream_, std::span<const int32_t>(experts_of), "a test");
+      ChooseExpertsGradient(stream_, chosen.data(), dweights.data(), active, normalised,
+                            {logits.data(), tokens, experts});
+      const std::vector<double> found = Fetched(logits.buffer);
+      for (int64_t t = 0; t < tokens; ++t) {
+        std::vector<double> p, dp(experts, 0.0);
+        double all = 0, total = 0, mean = 0, sum = 0;
+        for (int64_t e = 0; e < experts; ++e) p.push_back(std::exp(logits[t * experts + e])), all += p.back();
+        for (double& value : p) value /= all;
+        const auto expert_of = [&](int64_t i) { return experts_of[t * active + i]; };
+        for (int64_t i = 0; i < active; ++i) total += p[expert_of(i)];
+        for (int64_t i = 0; i < active; ++i) mean += dweights[t * active + i] * p[expert_of(i)] / total;
+        for (int64_t i = 0; i < active; ++i) {
+          const double dw = dweights[t * active + i];
+          dp[expert_of(i)] = normalised ? (dw - mean) / total : dw;
+          sum += dp[expert_of(i)] * p[expert_of(i)];
+        }
+        for (int64_t e = 0; e < experts; ++e)
+          EXPECT_NEAR(found[t * experts + e], p[e] * (dp[e] - sum), 1e-5 * (p[e] / std::min(1.0, total) + 1e-3))
+              << "token " << t << ", expert " << e;
+      }
+    }
+  }
+}
+
 TEST_F(ExpertsOnGpu, SumsAgreeWithFloat64) {
   constexpr int64_t kTokens = 3, kActive = 4;
   for (const int64_t cols : {7, 64, 1040}) {
