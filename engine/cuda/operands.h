@@ -18,8 +18,8 @@ struct DeviceVector {
   bool offset_added = false;  // true for a norm's weights to which the family's offset was added
 };
 
-// A stored matrix: dense and in its own type, or the planes of a quantised one (kernels/cuda/blocks.h), of which these are
-// the rows from `first` on of so many.
+// A stored matrix: dense and in its own type, or the planes of a quantised one (kernels/cuda/blocks.h), of which these
+// are the rows from `first` on of so many.
 struct StoredMatrix {
   gpu::ConstDeviceArray array;
   int64_t matrix_rows = 0, first = 0;

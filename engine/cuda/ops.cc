@@ -587,8 +587,8 @@ double CudaOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float
     const StoredMatrix stored = operands_.Matrix(w.stored());
     values = stored.array;
     if (gpu::TakesBlocks(values.dtype))
-      values = call_.device()->Expanded({values, stored.matrix_rows, stored.first, w.stored().rows()},
-                                        w.stored().cols());
+      values =
+          call_.device()->Expanded({values, stored.matrix_rows, stored.first, w.stored().rows()}, w.stored().cols());
   }
   return SumOf([&](double* scratch, double* sum) {
     gpu::SumAbsoluteProducts(stream_, values, offset, gradient.on_gpu(), scratch, sum);

@@ -27,8 +27,7 @@ bool Contains(const MatrixView<const float>& all, const MatrixView<const float>&
   if (Same(all, rows)) return true;
   if (all.data == nullptr || rows.rows == 0 || all.cols != rows.cols || all.stride != rows.stride) return false;
   const std::less<const float*> before;
-  return !before(rows.data, all.data) && !before(EndOf(all), EndOf(rows)) &&
-         (rows.data - all.data) % rows.stride == 0;
+  return !before(rows.data, all.data) && !before(EndOf(all), EndOf(rows)) && (rows.data - all.data) % rows.stride == 0;
 }
 
 }  // namespace

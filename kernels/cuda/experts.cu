@@ -76,8 +76,8 @@ struct ChooseExpertsKernel {
   }
 };
 
-// A warp has a token, and lane i its i-th choice. With p the softmax and S the sum of p over the choices, a weight is p or
-// p / S. So dp = dw, or (dw - sum(dw w)) / S, for chosen experts and 0 for others; and dlogits = p (dp - sum(dp p)).
+// A warp has a token, and lane i its i-th choice. With p the softmax and S the sum of p over the choices, a weight is p
+// or p / S. So dp = dw, or (dw - sum(dw w)) / S, for chosen experts and 0 for others; and dlogits = p (dp - sum(dp p)).
 struct ChooseExpertsGradientKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
   struct Args {
@@ -174,8 +174,8 @@ void ChooseExperts(Stream stream, MatrixView<const float> logits, int64_t active
   launch(ChooseExpertsKernel<32>());
 }
 
-void ChooseExpertsGradient(Stream stream, const int32_t* experts, const float* dweights, int64_t active, bool normalised,
-                           MatrixView<float> logits) {
+void ChooseExpertsGradient(Stream stream, const int32_t* experts, const float* dweights, int64_t active,
+                           bool normalised, MatrixView<float> logits) {
   Require(active >= 1 && active <= logits.cols && active <= kMostActiveExperts, kOperation,
           "1 to 32 of the experts, not", active);
   if (logits.rows == 0) return;

@@ -28,10 +28,9 @@ struct ExpertSum {
 // to (tokens, n) (+)= the weighted sum, in the order of `slots`. Cost: reads the rows once; one launch.
 void SumExperts(Stream stream, const ExpertSum& sum, bool accumulate, MatrixView<float> to);
 
-
 // From the gradients of the weights, dweights (tokens, active), that of the logits, in their place (kernels/experts.h).
 // experts (tokens, active): those that were chosen. Cost: reads and writes the logits; one launch.
-void ChooseExpertsGradient(Stream stream, const int32_t* experts, const float* dweights, int64_t active, bool normalised,
-                           MatrixView<float> logits);
+void ChooseExpertsGradient(Stream stream, const int32_t* experts, const float* dweights, int64_t active,
+                           bool normalised, MatrixView<float> logits);
 
 }  // namespace shiftrt::gpu

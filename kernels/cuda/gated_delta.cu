@@ -416,10 +416,10 @@ void NormDelta(Stream stream, const DeltaCall& call, int64_t tokens, const float
   WithType(kDeltaOperation, to.dtype, [&](auto type) {
     using T = decltype(type);
     using Kernel = NormKernel<T>;
-    Launch<Kernel>(stream, {.x = Blocks(groups, Kernel::kWarps)},
-                   {call.out, weight, static_cast<const T*>(call.x.data) + call.shape.channels(),
-                    static_cast<T*>(to.data), groups, static_cast<int>(call.shape.value_heads),
-                    static_cast<int>(call.shape.value_dim), call.x_stride, eps});
+    Launch<Kernel>(
+        stream, {.x = Blocks(groups, Kernel::kWarps)},
+        {call.out, weight, static_cast<const T*>(call.x.data) + call.shape.channels(), static_cast<T*>(to.data), groups,
+         static_cast<int>(call.shape.value_heads), static_cast<int>(call.shape.value_dim), call.x_stride, eps});
   });
 }
 

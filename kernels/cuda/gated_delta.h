@@ -52,26 +52,25 @@ void ApplyDeltaRule(Stream stream, const DeltaCall& call);
 // weight (value_dim). Cost: reads `out` and z and writes `to` once; one launch.
 void NormDelta(Stream stream, const DeltaCall& call, int64_t tokens, const float* weight, float eps, DeviceArray to);
 
-
 // The gradients of ConvolveDelta() and ApplyDeltaRule() for sequences that go on from nothing and leave nothing, in
 // chunks whatever their lengths. All matrices are dense and float32.
 struct DeltaGradientCall {
-  // As those functions took it, in the order of the sequences' tokens. `mixed` may hold anything; `out` and `chunks` are
-  // memory that this call writes.
+  // As those functions took it, in the order of the sequences' tokens. `mixed` may hold anything; `out` and `chunks`
+  // are memory that this call writes.
   DeltaCall call;
   int64_t tokens = 0;
   const float* out = nullptr;   // (tokens, values): the output
   const float* dout = nullptr;  // (tokens, values): its gradient
   // Memory that this call writes: (tokens, values), and DeltaChunks() times shape.state_floats() twice.
   float *changes = nullptr, *starts = nullptr, *ends = nullptr;
-  float* dmixed = nullptr;                 // (tokens, channels): likewise
-  float* dx = nullptr;                     // (tokens, channels)
-  float *da = nullptr, *db = nullptr;      // (tokens, value_heads)
-  float* da_log = nullptr;                 // (tokens, value_heads): the part of each token in the gradient of a_log
-  float* dconv = nullptr;                  // (channels, conv_width), added to; null: it is not wanted
+  float* dmixed = nullptr;             // (tokens, channels): likewise
+  float* dx = nullptr;                 // (tokens, channels)
+  float *da = nullptr, *db = nullptr;  // (tokens, value_heads)
+  float* da_log = nullptr;             // (tokens, value_heads): the part of each token in the gradient of a_log
+  float* dconv = nullptr;              // (channels, conv_width), added to; null: it is not wanted
 };
-// Its first step, after ConvolveDelta(): like ApplyDeltaRule() in chunks, but writes the states before the chunks, and in
-// the place of the output what is added to the state times each token's key. Two launches.
+// Its first step, after ConvolveDelta(): like ApplyDeltaRule() in chunks, but writes the states before the chunks, and
+// in the place of the output what is added to the state times each token's key. Two launches.
 void KeepDeltaStates(Stream stream, const DeltaCall& call, float* starts);
 inline int64_t DeltaChunks(int64_t tokens, int64_t sequences) { return tokens / GatedDeltaShape::kChunk + sequences; }
 // The gradient of dt_bias is the sum of the rows of `da`, and that of a_log the sum of those of `da_log`. Nothing

@@ -9,8 +9,9 @@
 // goes from chunk to chunk and keeps D and R, and the next computes all else, for all chunks together:
 //   dQ = diag(e^b) dY S_0' + M K,  dK = diag(e^(b_C - b)) U D' - diag(e^b) dV S_0' + M' Q - (N + N') K,
 //   M_ts = e^(b_t - b_s) dy_t'u_s for s <= t,  N_ts = e^(b_t - b_s) dv_t'u_s for s < t,  and otherwise 0.
-// The output is linear in the state and in v, so the gradient of a logarithm of g is what the states before it are worth:
-// d log g_t = <D, S_C> + sum over s >= t of (y_s'dy_s - v_s'dv_s). The sum of C terms begins anew with each chunk.
+// The output is linear in the state and in v, so the gradient of a logarithm of g is what the states before it are
+// worth: d log g_t = <D, S_C> + sum over s >= t of (y_s'dy_s - v_s'dv_s). The sum of C terms begins anew with each
+// chunk.
 #include "kernels/cuda/gated_delta.cuh"
 
 namespace shiftrt::gpu {
@@ -263,8 +264,10 @@ struct ChunkGradientKernel {
     }
     float product = 0;  // <D, S_C>
     if (of.chunk.first + of.chunk.count < d.Sequence().count) {
-      const float *const end = d.ends + d.AtChunk(of.chunk.token, of.head),
-                         *const next = d.starts + d.AtChunk(of.chunk.token + kChunk, of.head);
+      const float *const end = d.ends + d.AtChunk(of.chunk.token, of.head), *const next =
+                                                                                d.starts +
+                                                                                d.AtChunk(of.chunk.token + kChunk,
+                                                                                          of.head);
       for (int i = Thread(); i < d.key_dim * d.value_dim; i += kThreads) product += end[i] * next[i];
     }
     product = BlockSum<kThreads>(product, m.scratch);
@@ -283,8 +286,9 @@ struct ChunkGradientKernel {
     const Memory& m = of.m;
     const Args& args = of.args;
     const Delta& d = args.delta;
-    const float *const start = d.starts + d.AtChunk(of.chunk.token, of.head),
-                       *const end = d.ends + d.AtChunk(of.chunk.token, of.head);
+    const float *const start = d.starts + d.AtChunk(of.chunk.token, of.head), *const end =
+                                                                                  d.ends +
+                                                                                  d.AtChunk(of.chunk.token, of.head);
     const float last = m.sums[of.chunk.count - 1];
     const auto query = [&](int64_t token) { return d.Query(token, of.head); };
     const auto key = [&](int64_t token) { return d.Key(token, of.head); };
@@ -294,9 +298,7 @@ struct ChunkGradientKernel {
         Stage(m.right, [&](int i, int j) { return of.OfState(start, from + i, column + j); });
         Stage(m.left, [&](int t, int j) { return Exp(m.sums[t]) * of.Of(args.dout, t, column + j); });
         MultiplyRows(m.left, m.right, dqueries);
-        Stage(m.left, [&](int t, int j) {
-          return -Exp(m.sums[t]) * m.betas[t] * of.Of(args.changes, t, column + j);
-        });
+        Stage(m.left, [&](int t, int j) { return -Exp(m.sums[t]) * m.betas[t] * of.Of(args.changes, t, column + j); });
         MultiplyRows(m.left, m.right, dkeys);
         Stage(m.right, [&](int i, int j) { return of.OfState(end, from + i, column + j); });
         Stage(m.left, [&](int t, int j) { return Exp(last - m.sums[t]) * of.Of(d.out, t, column + j); });
@@ -391,8 +393,7 @@ struct MixedGradientKernel {
       float along = 0;
       for (int r = 0; r < kPerLane; ++r) along += values[r] * inverse * gradients[r];
       along = WarpSum(along);
-      for (int r = 0; r < kPerLane; ++r)
-        gradients[r] = scale * inverse * (gradients[r] - values[r] * inverse * along);
+      for (int r = 0; r < kPerLane; ++r) gradients[r] = scale * inverse * (gradients[r] - values[r] * inverse * along);
     }
 #pragma unroll
     for (int r = 0; r < kPerLane; ++r)
@@ -442,7 +443,8 @@ struct ConvolutionWeightKernel {
       const DeltaRange& sequence = d.sequences[s];
       for (int t = before + Warp(); t < sequence.count; t += kWarps) {
         const int64_t token = static_cast<int64_t>(sequence.begin) + t;
-        sum += convolution.x[(token - before) * convolution.x_stride + channel] * args.dsums[token * d.channels + channel];
+        sum +=
+            convolution.x[(token - before) * convolution.x_stride + channel] * args.dsums[token * d.channels + channel];
       }
     }
     sum = LaneSum<kThreads>(sum, scratch);

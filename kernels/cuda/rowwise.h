@@ -56,8 +56,9 @@ void GateRowsGradient(Stream stream, Activation activation, MatrixView<const flo
 // (tokens, 2 heads * head_dim) and more columns. The types are those of CopyRows(). head_dim: a multiple of 8.
 void GateHeads(Stream stream, const ConstDeviceRows& both, int64_t head_dim, const DeviceRows& x);
 
-// The same in gradients, in float32. SplitHeads() copies the queries and the gates of `both` (tokens, 2 heads * head_dim)
-// to matrices of their own, (tokens, heads * head_dim), and JoinHeads() copies them back. head_dim: a multiple of 8.
+// The same in gradients, in float32. SplitHeads() copies the queries and the gates of `both` (tokens, 2 heads *
+// head_dim) to matrices of their own, (tokens, heads * head_dim), and JoinHeads() copies them back. head_dim: a
+// multiple of 8.
 void SplitHeads(Stream stream, MatrixView<const float> both, int64_t head_dim, MatrixView<float> queries,
                 MatrixView<float> gates);
 void JoinHeads(Stream stream, MatrixView<const float> queries, MatrixView<const float> gates, int64_t head_dim,
@@ -73,8 +74,8 @@ struct RowScales {
   bool sigmoid = false;
 };
 void ScaleEachRow(Stream stream, const RowScales& by, const WrittenRows& x);
-// Its gradients. dy becomes that of x. dscales (rows) is written: the products of the rows of dy with those of x, or, of
-// sigmoids, with those of the result, times 1 - sigmoid. `rows` is that x or result.
+// Its gradients. dy becomes that of x. dscales (rows) is written: the products of the rows of dy with those of x, or,
+// of sigmoids, with those of the result, times 1 - sigmoid. `rows` is that x or result.
 void ScaleEachRowGradient(Stream stream, const RowScales& by, MatrixView<const float> rows, MatrixView<float> dy,
                           float* dscales);
 

@@ -257,8 +257,8 @@ TEST_F(GatedDeltaOnGpu, GradientsAreCentralDifferences) {
       size_t from;  // the element at which the second direction begins
     };
     const auto late = static_cast<size_t>(tokens * 2 / 3);
-    Of inputs[] = {{&p.x, dx.Values(), late * channels},       {&p.a, da.Values(), late * heads},
-                   {&p.b, db.Values(), late * heads},          {&p.w, Now(stream_, dconv), p.w.size() / 2},
+    Of inputs[] = {{&p.x, dx.Values(), late * channels},        {&p.a, da.Values(), late * heads},
+                   {&p.b, db.Values(), late * heads},           {&p.w, Now(stream_, dconv), p.w.size() / 2},
                    {&p.a_log, over_tokens(da_log.Values()), 0}, {&p.dt_bias, over_tokens(da.Values()), 0}};
     for (size_t i = 0; i < std::size(inputs); ++i) {
       std::vector<double>& values = *inputs[i].values;
@@ -325,7 +325,9 @@ TEST_F(GatedDeltaOnGpu, GradientsAgreeWithTheCpu) {
         decays{a_log.data(), DType::kFloat32, {heads}}, biases{dt_bias.data(), DType::kFloat32, {heads}};
     std::vector<DeltaSequence> sequences;
     for (const DeltaRange& range : there.sequences) sequences.push_back({.begin = range.begin, .count = range.count});
-    const auto rows = [&](std::vector<float>& of) { return MatrixView<float>(of.data(), tokens, std::ssize(of) / tokens); };
+    const auto rows = [&](std::vector<float>& of) {
+      return MatrixView<float>(of.data(), tokens, std::ssize(of) / tokens);
+    };
     const Context context{.threads = 2, .isa = BestIsa()};
     CausalConvolution(context, shape, sequences, rows(x), weights, rows(mixed));
     GatedDeltaGradient(context, shape, sequences, {rows(mixed), rows(a), rows(b), decays, biases}, rows(dy),
