@@ -18,7 +18,7 @@ struct Delta {
   int64_t state_floats, floats;  // a state of the rule takes the first, and with the convolution's rows the second
   const DeltaRange* sequences;
   float *states, *mixed, *decays, *out, *chunks;
-  float *starts, *ends;  // of DeltaGradientCall; null in other calls
+  float *starts, *ends;  // DeltaGradientCall has them; null in other calls
   int first_sequence;    // the number of the launch's first sequence in the call
 
   SHIFTRT_DEVICE const DeltaRange& Sequence() const { return sequences[Block().z]; }
