@@ -23,9 +23,9 @@ void CheckShapes(const Weights& weights, const BlockStage& block) {
 
 }  // namespace
 
-void CheckDeviceTakes(const Context& context, const Weights& weights) {
+void CheckDeviceTrains(const Context& context, const Weights& weights) {
   if (context.device != Device::kCuda || !weights.config.block.attention_sinks) return;
-  Fail("{}: the family {} has attention sinks, which no kernel computes on a GPU; run it with --device cpu",
+  Fail("{}: the family {} has attention sinks, whose gradients no kernel computes on a GPU; run it with --device cpu",
        weights.directory.string(), weights.config.family);
 }
 

@@ -88,7 +88,6 @@ struct Decoder::Impl {
 
 Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps)
     : impl_(std::make_unique<Impl>()) {
-  CheckDeviceTakes(context, *weights);
   CheckStages(*weights, plan.stages);
   impl_->taps = TapSet(std::move(taps));
   impl_->taps.Check(plan.stages, weights->config.layers, /*everything=*/true);

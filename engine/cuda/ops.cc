@@ -117,7 +117,7 @@ class CudaOps : public Ops {
   // All rows are rounded at once.
   void GatherSlots(const ExpertRouting& routing, DeviceMatrix<const float> from, DeviceMatrix<float> to) override {
     Gather(routing.token_of, from, to);
-    if (Narrows({to.cols})) Take(to, true);
+    if (Narrows({to.cols})) rounded_.Of(stream_, to.on_gpu(), dtype_);
   }
   void SumOverExperts(const ExpertRouting& routing, bool weighted, DeviceMatrix<const float> x,
                       DeviceMatrix<float> y) override {

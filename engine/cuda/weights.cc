@@ -219,6 +219,7 @@ DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const
   half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
   half.q_norm = Norm(stream, config, from.q_norm);
   half.k_norm = Norm(stream, config, from.k_norm);
+  half.sinks = JoinWide(stream, {{&from.sinks, 0}});
   half.qkv_bias = JoinWide(stream, {{&from.q_bias, q_dim}, {&from.k_bias, kv_dim}, {&from.v_bias, kv_dim}});
   return half;
 }
@@ -243,6 +244,21 @@ DeviceMixture MakeMixture(gpu::Stream stream, gpu::Uploader& uploader, const Mix
   mixture.experts = std::ssize(from.experts);
   mixture.active = std::min(spec.active, mixture.experts);
   mixture.units = from.AnyUp().rows();
+  if (!from.router_bias.empty()) {
+    std::vector<float> gate_up_bias, down_bias;
+    const auto append = [](const TensorView& bias, std::vector<float>& to) {
+      const std::vector<float> values = Widened(bias);
+      to.insert(to.end(), values.begin(), values.end());
+    };
+    for (const ExpertWeights& expert : from.experts) {
+      append(expert.gate_bias, gate_up_bias);
+      append(expert.up_bias, gate_up_bias);
+      append(expert.down_bias, down_bias);
+    }
+    mixture.router_bias = Upload(stream, Widened(from.router_bias));
+    mixture.gate_up_bias = Upload(stream, gate_up_bias);
+    mixture.down_bias = Upload(stream, down_bias);
+  }
   if (from.shared_up.empty()) return mixture;
   mixture.shared_gate_up = Join(stream, uploader, {&from.shared_gate, &from.shared_up});
   mixture.shared_down = Join(stream, uploader, {&from.shared_down});

@@ -140,6 +140,8 @@ struct SumExpertsKernel {
     for (int i = 0; i < sum.active; ++i) {
       const int64_t at = token * sum.active + i, slot = sum.slots != nullptr ? sum.slots[at] : at;
       Add(sum.rows + slot * args.cols, col, count, sum.weights[at], total);
+      if (sum.bias != nullptr)
+        Add(sum.bias + static_cast<int64_t>(sum.experts[at]) * args.cols, col, count, sum.weights[at], total);
     }
     if (sum.shared != nullptr) {
       const float weight = Quotient(1.0f, 1 + Exp(-sum.shared_gate[token]));
@@ -155,7 +157,60 @@ struct SumExpertsKernel {
   }
 };
 
+// A thread has eight units of a slot.
+template <typename T>
+struct ActivateExpertsKernel {
+  static constexpr int kThreads = 128;
+  struct Args {
+    ClampedSwiGlu unit;
+    const T* gate_up;
+    const float* bias;
+    const int32_t* experts;
+    T* to;
+    int units;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t slot = Block().x;
+    const int col = 8 * (Block().y * kThreads + Thread());
+    if (col >= args.units) return;
+    const T* const gate = args.gate_up + slot * 2 * args.units + col;
+    float gates[8], ups[8];
+    Load8(gate, gates);
+    Load8(gate + args.units, ups);
+    if (args.bias != nullptr) {
+      const float* const bias = args.bias + static_cast<int64_t>(args.experts[slot]) * 2 * args.units + col;
+      float more[8];
+      Load8(bias, more);
+      for (int j = 0; j < 8; ++j) gates[j] += more[j];
+      Load8(bias + args.units, more);
+      for (int j = 0; j < 8; ++j) ups[j] += more[j];
+    }
+    for (int j = 0; j < 8; ++j) {
+      const float g = gates[j] > args.unit.limit ? args.unit.limit : gates[j];
+      const float bounded = ups[j] > args.unit.limit ? args.unit.limit : ups[j],
+                  u = bounded < -args.unit.limit ? -args.unit.limit : bounded;
+      gates[j] = (u + 1) * Quotient(g, 1 + Exp(-args.unit.alpha * g));
+    }
+    Store8(args.to + slot * args.units + col, gates);
+  }
+};
+
 }  // namespace
+
+void ActivateExperts(Stream stream, const ClampedSwiGlu& unit, ConstDeviceArray gate_up, const float* bias,
+                     const int32_t* experts, int64_t slots, int64_t units, DeviceArray to) {
+  Require(units % 8 == 0, "a unit of experts", "units that are a multiple of 8, not", units);
+  Require(gate_up.dtype == to.dtype, "a unit of experts", "one type for input and output, not bytes",
+          static_cast<int64_t>(SizeOf(to.dtype)));
+  if (slots == 0) return;
+  WithType("a unit of experts", to.dtype, [&](auto type) {
+    using T = decltype(type);
+    using Kernel = ActivateExpertsKernel<T>;
+    Launch<Kernel>(
+        stream, {.x = static_cast<int>(slots), .y = Blocks(units, 8 * Kernel::kThreads)},
+        {unit, static_cast<const T*>(gate_up.data), bias, experts, static_cast<T*>(to.data), static_cast<int>(units)});
+  });
+}
 
 void ChooseExperts(Stream stream, MatrixView<const float> logits, int64_t active, bool normalised, int32_t* experts,
                    float* weights) {
@@ -193,8 +248,9 @@ void SumExperts(Stream stream, const ExpertSum& sum, bool accumulate, MatrixView
     Launch<Kernel>(stream, {.x = static_cast<int>(to.rows), .y = Blocks(to.cols, 8 * Kernel::kThreads)},
                    {sum, to.data, to.stride, cols, accumulate});
   };
-  const MatrixView<const float> rows(sum.rows, 1, to.cols), shared(sum.shared, 1, to.cols);
-  if (cols % 8 == 0 && IsWide(to) && IsWide(rows) && IsWide(shared)) return launch(SumExpertsKernel<true>());
+  const MatrixView<const float> rows(sum.rows, 1, to.cols), shared(sum.shared, 1, to.cols), bias(sum.bias, 1, to.cols);
+  if (cols % 8 == 0 && IsWide(to) && IsWide(rows) && IsWide(shared) && IsWide(bias))
+    return launch(SumExpertsKernel<true>());
   launch(SumExpertsKernel<false>());
 }
 

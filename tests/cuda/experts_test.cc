@@ -132,6 +132,67 @@ TEST_F(ExpertsOnGpu, SumsAgreeWithFloat64) {
   }
 }
 
+TEST_F(ExpertsOnGpu, ClampedUnitsAndBiasesAgreeWithFloat64) {
+  constexpr int64_t kSlots = 5, kExperts = 3;
+  const std::vector<int32_t> experts = {2, 0, 2, 1, 0};
+  const DeviceBuffer<int32_t> chosen(stream_, std::span<const int32_t>(experts), "a test");
+  const ClampedSwiGlu unit{.alpha = 1.25f, .limit = 0.75f};
+  for (const int64_t units : {8, 40, 1032}) {
+    const auto bias = Input<float>::Normal(stream_, kExperts * 2 * units, 2);
+    ForEveryType([&](auto type) {
+      using T = decltype(type);
+      const auto gate_up = Input<T>::Normal(stream_, kSlots * 2 * units, 1);
+      for (const bool biased : {false, true}) {
+        const Output<T> to(stream_, kSlots * units);
+        ActivateExperts(stream_, unit, gate_up.array(), biased ? bias.data() : nullptr, chosen.data(), kSlots, units,
+                        to.array());
+        const std::vector<double> found = to.Values();
+        for (int64_t i = 0; i < kSlots * units; ++i) {
+          const int64_t slot = i / units, at = slot * 2 * units + i % units,
+                        of_bias = experts[slot] * 2 * units + i % units;
+          const double g = std::min<double>(gate_up[at] + (biased ? bias[of_bias] : 0), unit.limit);
+          const double u =
+              std::clamp<double>(gate_up[at + units] + (biased ? bias[of_bias + units] : 0), -unit.limit, unit.limit);
+          const double expected = (u + 1) * g / (1 + std::exp(-unit.alpha * g));
+          ASSERT_NEAR(found[i], expected, (kUnit<T> + 32 * test::kUnit) * (std::abs(expected) + 1e-2)) << i;
+        }
+      }
+    });
+  }
+}
+
+// The outputs of experts with biases, each weighted.
+TEST_F(ExpertsOnGpu, SumsHaveTheBiasesOfTheChosenExperts) {
+  constexpr int64_t kTokens = 2, kActive = 3, kExperts = 4;
+  const std::vector<int32_t> experts = {0, 2, 3, 1, 2, 3};
+  const DeviceBuffer<int32_t> chosen(stream_, std::span<const int32_t>(experts), "a test");
+  for (const int64_t cols : {7, 64}) {
+    const auto rows = Input<float>::Normal(stream_, kTokens * kActive * cols, 1),
+               weights = Input<float>::Normal(stream_, kTokens * kActive, 2),
+               bias = Input<float>::Normal(stream_, kExperts * cols, 3);
+    const Output<float> to(stream_, kTokens * cols);
+    SumExperts(stream_,
+               {.rows = rows.data(),
+                .weights = weights.data(),
+                .active = kActive,
+                .bias = bias.data(),
+                .experts = chosen.data()},
+               false, {to.data(), kTokens, cols});
+    const std::vector<double> found = to.Values();
+    for (int64_t i = 0; i < kTokens * cols; ++i) {
+      double sum = 0, size = 0;
+      for (int64_t a = 0; a < kActive; ++a) {
+        const int64_t at = i / cols * kActive + a;
+        for (const double value : {rows[at * cols + i % cols], bias[experts[at] * cols + i % cols]}) {
+          sum += weights[at] * value;
+          size += std::abs(weights[at] * value);
+        }
+      }
+      ASSERT_NEAR(found[i], sum, 8 * test::kUnit * size) << i;
+    }
+  }
+}
+
 // Four experts, and slots that name some of them twice and one not at all.
 TEST_F(ExpertsOnGpu, ProductsOfSlotsAreThoseOfEachAlone) {
   constexpr int64_t kExperts = 4, kRows = 38, kCols = 264;

@@ -87,8 +87,8 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
 
 // 35 tokens are grouped by their experts, 20 are not.
 TEST_F(ModelOnGpu, MixturesOfExpertsAgreeWithTheCpu) {
-  std::vector<Case> cases = InBothTypes({kQwen2Moe});
-  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next}) cases.push_back({shape, DType::kFloat32});
+  std::vector<Case> cases = InBothTypes({kQwen2Moe, kGptOss});
+  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next, kGptOssChoice}) cases.push_back({shape, DType::kFloat32});
   for (const auto& [shape, dtype] : cases) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
@@ -312,7 +312,7 @@ TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
 
 TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
   std::vector<Case> cases =
-      InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2, kQwen35, kQwen2Moe});
+      InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2, kQwen35, kQwen2Moe, kGptOss});
   cases.push_back({kQwen3Next, DType::kFloat32});
   for (const auto& [shape, dtype] : cases) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));

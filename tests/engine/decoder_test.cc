@@ -210,21 +210,6 @@ TEST(Decoder, RefusesAStateOfOtherPositions) {
   EXPECT_EQ(LargestDifference(again.view(), decoder.Forward(OneSequence(tokens)).host()), 0);
 }
 
-TEST(Decoder, AGpuRefusesAttentionSinks) {
-  const auto weights = GoldenWeights("gpt_oss");
-  Context context = kContext;
-  context.device = Device::kCuda;
-  try {
-    Decoder(context, weights, DepthPlan::Original(weights->config.layers));
-    FAIL() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_NE(
-        std::string(error.what()).find("the family gpt_oss has attention sinks, which no kernel computes on a GPU"),
-        std::string::npos)
-        << error.what();
-  }
-}
-
 TEST(Decoder, TapsSeeTheExactUpdateAndChangeNothing) {
   const auto weights = GoldenWeights("llama_bias");
   const auto tokens = Golden("llama_bias").tokens();

@@ -556,7 +556,7 @@ TEST(Gradients, AGpuRefusesAFamilyOfWhichItHasNone) {
   context.device = Device::kCuda;
   const std::string error =
       ErrorOf([&] { GradientEngine(context, weights, DepthPlan::Original(weights->config.layers)); });
-  EXPECT_NE(error.find("gpt_oss has attention sinks, which no kernel computes on a GPU"), std::string::npos) << error;
+  EXPECT_NE(error.find("gpt_oss has attention sinks, whose gradients no kernel computes on a GPU"), std::string::npos) << error;
 }
 
 TEST(Gradients, ParametersThatDoNotFitAreRefusedByName) {
