@@ -23,12 +23,6 @@ void CheckShapes(const Weights& weights, const BlockStage& block) {
 
 }  // namespace
 
-void CheckDeviceTrains(const Context& context, const Weights& weights) {
-  if (context.device != Device::kCuda || !weights.config.block.attention_sinks) return;
-  Fail("{}: the family {} has attention sinks, whose gradients no kernel computes on a GPU; run it with --device cpu",
-       weights.directory.string(), weights.config.family);
-}
-
 void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   const ModelConfig& config = weights.config;
   BlockStage last{.layer = -1};

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/backend.h"
-#include "runtime/check.h"
 
 namespace shiftrt {
 
@@ -29,16 +28,8 @@ void Ops::MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand
   MatMulInputGradient(low.inner, low.a, true, dx);
 }
 
-void Ops::AttentionSinkGradient(const AttentionActivations&, DeviceMatrix<const float>, DeviceMatrix<float>) {
-  Fail("this device has no attention sinks");
-}
-
 void Ops::GatherSlots(const ExpertRouting& routing, DeviceMatrix<const float> from, DeviceMatrix<float> to) {
   Gather(routing.token_of, from, to);
-}
-
-void Ops::ExpertBiasWeightGradient(const TensorView&, DeviceMatrix<const float>, std::span<float>) {
-  Fail("this device has no biases of experts");
 }
 
 std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights) {

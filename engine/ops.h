@@ -129,9 +129,9 @@ class Ops {
   virtual void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                                  DeviceMatrix<float> dk, DeviceMatrix<float> dv) = 0;
 
-  // Adds to dsinks (1, heads): kernels/attention.h. The body here throws Error, for a device without sinks.
+  // Adds to dsinks (1, heads): kernels/attention.h. Follows AttentionGradient() of the same arguments.
   virtual void AttentionSinkGradient(const AttentionActivations& a, DeviceMatrix<const float> dout,
-                                     DeviceMatrix<float> dsinks);
+                                     DeviceMatrix<float> dsinks) = 0;
 
   // Gated delta networks, and the gates of an attention.
   //
@@ -218,8 +218,8 @@ class Ops {
                               DeviceMatrix<float> y) = 0;
   virtual void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation,
                                     DeviceMatrix<float> g, std::span<float> dweights) = 0;
-  // The body here throws Error, for a device without biases of experts.
-  virtual void ExpertBiasWeightGradient(const TensorView& b, DeviceMatrix<const float> dy, std::span<float> dweights);
+  virtual void ExpertBiasWeightGradient(const TensorView& b, DeviceMatrix<const float> dy,
+                                        std::span<float> dweights) = 0;
   virtual void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x) = 0;
   // kernels/elementwise.h, for the weight of a shared expert.
   virtual void SigmoidGateRows(DeviceMatrix<const float> gate, DeviceMatrix<float> x) = 0;

@@ -51,6 +51,7 @@ void DeviceOperands::PlaceAttention(int64_t layer) {
   for (const TensorView* norm : {&block.input_norm, &block.shared_norm}) place(*norm, half.norm.weight.data());
   for (const TensorView* bias : {&block.input_norm_bias, &block.shared_norm_bias}) place(*bias, half.norm.bias.data());
   place(block.attention_update_norm, half.update_norm.data());
+  place(block.sinks, half.sinks.data());
   place(block.q_norm, half.q_norm.data());
   place(block.k_norm, half.k_norm.data());
   place(block.q_bias, half.qkv_bias.data());
@@ -73,12 +74,18 @@ void DeviceOperands::PlaceDelta(const BlockWeights& block, const DeviceDelta& de
 
 // The experts' matrices stand one below the other, of gate and up an expert's gate and then its up.
 void DeviceOperands::PlaceMixture(const BlockWeights& block, const DeviceMixture& mixture) {
+  const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
   PlaceRows(block.router, mixture.router);
+  place(block.router_bias, mixture.router_bias.data());
   for (int64_t e = 0; e < mixture.experts; ++e) {
     const ExpertWeights& expert = block.experts[e];
     PlaceRows(expert.gate, mixture.gate_up, 0, 2 * e * mixture.units);
     PlaceRows(expert.up, mixture.gate_up, 0, (2 * e + 1) * mixture.units);
     PlaceRows(expert.down, mixture.down, 0, e * expert.down.rows());
+    if (expert.gate_bias.empty()) continue;
+    place(expert.gate_bias, mixture.gate_up_bias.data() + 2 * e * mixture.units);
+    place(expert.up_bias, mixture.gate_up_bias.data() + (2 * e + 1) * mixture.units);
+    place(expert.down_bias, mixture.down_bias.data() + e * expert.down.rows());
   }
   PlaceRows(block.shared_gate, mixture.shared_gate_up, 0);
   PlaceRows(block.shared_up, mixture.shared_gate_up, 1);

@@ -9,8 +9,7 @@
 #include "engine/cuda/call.h"
 #include "engine/cuda/delta_gradients.h"
 #include "engine/cuda/expert_gradients.h"
-#include "engine/cuda/operands.h"
-#include "engine/cuda/rounded.h"
+#include "engine/cuda/gradient_products.h"
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/head_loss.h"
 #include "kernels/cuda/rmsnorm.h"
@@ -27,33 +26,11 @@ using gpu::DeviceBuffer;
 
 // The head's loss has so many logits at a time. With more rows, the head and its gradient are read less often.
 constexpr int64_t kLossRows = 2048, kLossColumns = 8192;
-constexpr int64_t kAligned = 8;  // 16-bit rows that the tensor cores take start at multiples of 16 bytes
 
-// An operand of a product. Quantised weights are expanded just before a product, only the rows that it reads.
-struct Side {
-  ConstDeviceArray array;
-  int64_t stride = 0;
-  int64_t quantised_rows = 0, first = 0;  // the rows of the whole quantised matrix, and the first that is meant
-
-  Side From(int64_t row) const {
-    if (quantised_rows > 0) return {array, stride, quantised_rows, first + row};
-    return {{static_cast<const std::byte*>(array.data) + row * stride * static_cast<int64_t>(SizeOf(array.dtype)),
-             array.dtype},
-            stride};
-  }
-};
-
-class CudaOps : public Ops {
+class CudaOps : public Ops, private GradientProducts {
  public:
   CudaOps(const Context& context, std::shared_ptr<const Weights> weights)
-      : call_(context, weights),
-        operands_(std::move(weights), call_.device()),
-        delta_(call_, operands_),
-        experts_(call_),
-        config_(call_.config()),
-        spec_(call_.spec()),
-        stream_(call_.stream()),
-        dtype_(call_.dtype()) {}
+      : GradientProducts(context, std::move(weights)), delta_(call_, operands_), experts_(call_) {}
 
   DeviceMemory Allocate(int64_t count) override {
     DeviceMemory memory = call_.rows()->Allocate(count);
@@ -85,6 +62,12 @@ class CudaOps : public Ops {
   void Attention(const AttentionActivations& a) override;
   void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                          DeviceMatrix<float> dk, DeviceMatrix<float> dv) override;
+
+  void AttentionSinkGradient(const AttentionActivations& a, DeviceMatrix<const float>,
+                             DeviceMatrix<float> dsinks) override {
+    gpu::AddSinkGradient(stream_, operands_.Vector(a.sinks).data, a.log_sums.on_gpu(),
+                         deltas_.Floats(stream_, a.q.rows * config_.heads), Written(dsinks).data);
+  }
 
   void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) override;
   void GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands, DeviceMatrix<const float> dout,
@@ -126,6 +109,15 @@ class CudaOps : public Ops {
   void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation, DeviceMatrix<float> g,
                             std::span<float> dweights) override {
     experts_.WeightGradient(routing, activation.on_gpu(), Written(g), dweights);
+  }
+  // A product with a matrix of one row.
+  void ExpertBiasWeightGradient(const TensorView& b, DeviceMatrix<const float> dy, std::span<float> dweights) override {
+    const MatrixView<float> sums(sums_of_rows_.Floats(stream_, dy.rows), dy.rows, 1);
+    Multiply({.m = dy.rows, .n = 1, .k = dy.cols}, Take(dy, false),
+             {{operands_.Vector(b).data, DType::kFloat32}, dy.cols}, sums);
+    std::vector<float> host(dy.rows);
+    gpu::CopyToHost(stream_, host.data(), sums.data, Bytes(dy.rows));
+    for (int64_t slot = 0; slot < dy.rows; ++slot) dweights[slot] += host[slot];
   }
   void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x) override {
     gpu::ScaleEachRow(stream_, {experts_.WeightsOf(routing)}, Out(x));
@@ -173,10 +165,13 @@ class CudaOps : public Ops {
 
   void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
     const gpu::WrittenRows out = Out(gate);
+    if (spec_.clamped.limit > 0) return gpu::ClampedGateRows(stream_, spec_.clamped, out, up.on_gpu());
     gpu::GateRows(stream_, spec_.activation, {.gate = out.rows, .up = up.on_gpu()}, out.rows, out.rounded);
   }
   void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
                          DeviceMatrix<float> dup) override {
+    if (spec_.clamped.limit > 0)
+      return gpu::ClampedGateRowsGradient(stream_, spec_.clamped, gate.on_gpu(), up.on_gpu(), Out(dgate), Out(dup));
     gpu::GateRowsGradient(stream_, spec_.activation, gate.on_gpu(), up.on_gpu(), Out(dgate), Out(dup));
   }
   void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
@@ -214,62 +209,6 @@ class CudaOps : public Ops {
 
  private:
   static constexpr int64_t Bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
-
-  // Returns true if a product of operands with rows of these lengths is computed in 16 bits.
-  bool Narrows(std::initializer_list<int64_t> widths) const {
-    return dtype_ != DType::kFloat32 &&
-           std::all_of(widths.begin(), widths.end(), [](int64_t width) { return width % kAligned == 0; });
-  }
-  // Rows that a kernel writes and products read. Those that products read in 16 bits it also writes in 16 bits.
-  gpu::WrittenRows Out(DeviceMatrix<float> rows) {
-    const MatrixView<float> x = Written(rows);
-    if (rows.empty() || !Narrows({x.cols})) return x;
-    return {x, static_cast<BFloat16*>(rounded_.For(stream_, x, dtype_).data)};
-  }
-  // Rows that the kernel launched next writes: no copy of them is valid after it.
-  MatrixView<float> Written(DeviceMatrix<float> x) {
-    rounded_.Written(x.on_gpu());
-    return x.on_gpu();
-  }
-  Side Take(DeviceMatrix<const float> x, bool narrow) { return Take(x.on_gpu(), narrow); }
-  Side Take(MatrixView<const float> x, bool narrow) {
-    if (!narrow) return {{x.data, DType::kFloat32}, x.stride};
-    return {rounded_.Of(stream_, x, dtype_), x.cols};
-  }
-  // A stored matrix in 16 bits stays as it is; Multiply() widens it where the product is not narrow.
-  Side Take(const Operand& w, bool narrow) {
-    if (w.is_trained()) return Take(w.trained(), narrow);
-    const StoredMatrix stored = operands_.Matrix(w.stored());
-    if (gpu::TakesBlocks(stored.array.dtype))
-      return {stored.array, w.stored().cols(), stored.matrix_rows, stored.first};
-    if (stored.array.dtype != DType::kFloat32) return {stored.array, w.stored().cols()};
-    const auto* const floats = static_cast<const float*>(stored.array.data);
-    return Take(MatrixView<const float>(floats, w.stored().rows(), w.stored().cols()), narrow);
-  }
-  static int64_t ColsOf(const Operand& w) { return w.is_trained() ? w.trained().cols : w.stored().cols(); }
-
-  // y (+)= x W' with the sizes and the forms of `problem`.
-  void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, DeviceMatrix<float> y) {
-    Multiply(problem, x, w, Written(y));
-  }
-  void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, MatrixView<float> y) {
-    problem.x = x.array;
-    problem.w = w.array;
-    const int64_t read = problem.w_transposed ? problem.k : problem.n;
-    if (w.quantised_rows > 0)
-      problem.w = call_.device()->Expanded({w.array, w.quantised_rows, w.first, read}, w.stride);
-    if (problem.x.dtype == DType::kFloat32 && problem.w.dtype != DType::kFloat32) {
-      const MatrixView<float> wide(widened_.Floats(stream_, read * w.stride), read, w.stride);
-      gpu::CopyRows(stream_, {problem.w, read, w.stride}, wide);
-      problem.w = {wide.data, DType::kFloat32};
-    }
-    problem.x_stride = x.stride;
-    problem.w_stride = w.stride;
-    problem.y = {y.data, DType::kFloat32};
-    problem.y_stride = y.stride;
-    call_.products().MatMul(problem);
-    rounded_.Written(y);
-  }
 
   void Rotate(int64_t layer, Rotated which, DeviceMatrix<float> x, bool back) {
     gpu::RopeTable table = call_.rope(layer);
@@ -318,6 +257,11 @@ class CudaOps : public Ops {
     gpu::NormRowsGradient(stream_, norm, x.on_gpu(), dy.on_gpu(), accumulate, Out(dx), Written(dweight), scales);
   }
 
+  gpu::AttentionShape ShapeOf(const AttentionActivations& a) {
+    gpu::AttentionShape shape = call_.ShapeOf(a.layer);
+    shape.sinks = operands_.Vector(a.sinks).data;
+    return shape;
+  }
   // Dense rows in the type that attention reads.
   ConstDeviceArray ForAttention(DeviceMatrix<const float> x) {
     Check(x.dense(), "attention on the GPU reads dense rows, not rows {} apart", x.stride);
@@ -347,17 +291,9 @@ class CudaOps : public Ops {
 
   struct LossPass;
 
-  CudaCall call_;
-  DeviceOperands operands_;
   DeltaGradients delta_;
   ExpertGradientOps experts_;
-  const ModelConfig& config_;
-  const BlockSpec& spec_;
-  const gpu::Stream stream_;
-  const DType dtype_;
-
-  RoundedCopies rounded_;
-  Scratch deltas_, norm_scales_, widened_, logits_, teacher_logits_, dlogits_;
+  Scratch deltas_, norm_scales_, sums_of_rows_, logits_, teacher_logits_, dlogits_;
   DeviceBuffer<int32_t> indices_, targets_;
   DeviceBuffer<float> scales_, losses_;
   DeviceBuffer<double> sums_;
@@ -392,7 +328,7 @@ void CudaOps::Attention(const AttentionActivations& a) {
   const MatrixView<float> to = Written(a.out);
   const bool wide = dtype_ == DType::kFloat32;
   const DeviceArray out = wide ? DeviceArray{to.data, dtype_} : rounded_.For(stream_, to, dtype_);
-  call_.Attend({a.layer, q, keys, values, a.k.rows, out, a.log_sums.on_gpu().data});
+  call_.Attend({a.layer, q, keys, values, a.k.rows, out, a.log_sums.on_gpu().data, operands_.Vector(a.sinks).data});
   if (!wide) gpu::CopyRows(stream_, {out, to.rows, to.cols}, to);  // a.out becomes the same numbers
 }
 
@@ -400,7 +336,7 @@ void CudaOps::AttentionGradient(const AttentionActivations& a, DeviceMatrix<cons
                                 DeviceMatrix<float> dk, DeviceMatrix<float> dv) {
   for (const DeviceMatrix<float>& view : {dq, dk, dv})
     Check(view.dense(), "attention on the GPU writes dense rows, not rows {} apart", view.stride);
-  gpu::AttendGradient(stream_, {.shape = call_.ShapeOf(a.layer),
+  gpu::AttendGradient(stream_, {.shape = ShapeOf(a),
                                 .q = ForAttention(a.q),
                                 .out = ForAttention(a.out),
                                 .dout = ForAttention(dout),

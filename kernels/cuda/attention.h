@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/grid.h"
+#include "runtime/tensor.h"
 
 namespace shiftrt::gpu {
 
@@ -103,5 +104,9 @@ struct AttentionGradientCall {
   float *dq = nullptr, *dkeys = nullptr, *dvalues = nullptr;  // float32, overwritten
 };
 void AttendGradient(Stream stream, const AttentionGradientCall& call);
+// dsinks (heads) -= the sum over the tokens of exp(sinks - log_sums) * deltas, both (tokens, heads): the gradient of
+// the sinks, from the deltas that AttendGradient() left. Added in a fixed order; one launch.
+void AddSinkGradient(Stream stream, const float* sinks, MatrixView<const float> log_sums, const float* deltas,
+                     float* dsinks);
 
 }  // namespace shiftrt::gpu

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/warp.cuh"
@@ -185,12 +186,7 @@ struct ActivateExpertsKernel {
       Load8(bias + args.units, more);
       for (int j = 0; j < 8; ++j) ups[j] += more[j];
     }
-    for (int j = 0; j < 8; ++j) {
-      const float g = gates[j] > args.unit.limit ? args.unit.limit : gates[j];
-      const float bounded = ups[j] > args.unit.limit ? args.unit.limit : ups[j],
-                  u = bounded < -args.unit.limit ? -args.unit.limit : bounded;
-      gates[j] = (u + 1) * Quotient(g, 1 + Exp(-args.unit.alpha * g));
-    }
+    for (int j = 0; j < 8; ++j) gates[j] = ClampedUnit(args.unit, gates[j], ups[j]);
     Store8(args.to + slot * args.units + col, gates);
   }
 };

@@ -249,8 +249,6 @@ struct HeadPairsStep {
   }
 };
 
-SHIFTRT_DEVICE float Sigmoid(float x) { return Quotient(1.0f, 1 + Exp(-x)); }
-
 struct SigmoidGateStep {
   RowsOf<const float> gates;
   WrittenRowsOf x;
@@ -346,6 +344,41 @@ struct GateGradientStep {
     } else {
       for (int j = 0; j < 8; ++j) d[j] *= activated[j].slope;
     }
+    dgate.template Write<kWide>(row, col, count, d);
+  }
+};
+
+struct ClampedGateStep {
+  ClampedSwiGlu unit;
+  WrittenRowsOf gate;
+  RowsOf<const float> up;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float gates[8], ups[8];
+    Read<kWide>(gate.to.At(row, col), count, gates);
+    Read<kWide>(up.At(row, col), count, ups);
+    for (int j = 0; j < 8; ++j) gates[j] = ClampedUnit(unit, gates[j], ups[j]);
+    gate.template Write<kWide>(row, col, count, gates);
+  }
+};
+
+// With p = sigmoid(alpha g), the slope of g p is p (1 + alpha g (1 - p)).
+struct ClampedGateGradientStep {
+  ClampedSwiGlu unit;
+  RowsOf<const float> gate, up;
+  WrittenRowsOf dgate, dup;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float gates[8], ups[8], d[8], to_up[8];
+    Read<kWide>(gate.At(row, col), count, gates);
+    Read<kWide>(up.At(row, col), count, ups);
+    Read<kWide>(dgate.to.At(row, col), count, d);
+    for (int j = 0; j < 8; ++j) {
+      const float g = Below(gates[j], unit.limit), u = Within(ups[j], unit.limit), p = Sigmoid(unit.alpha * g);
+      to_up[j] = ups[j] < -unit.limit || ups[j] > unit.limit ? 0 : d[j] * g * p;
+      d[j] *= gates[j] > unit.limit ? 0 : (u + 1) * (p * (1 + unit.alpha * g * (1 - p)));
+    }
+    dup.template Write<kWide>(row, col, count, to_up);
     dgate.template Write<kWide>(row, col, count, d);
   }
 };
@@ -463,6 +496,20 @@ void GateRowsGradient(Stream stream, Activation activation, MatrixView<const flo
   WithActivation(activation, [&](auto kind) {
     LaunchRows(stream, GateGradientStep<kind()>{Of(gate), Of(up), Of(dgate), Of(dup)}, gate, up, dgate.rows, dup.rows);
   });
+}
+
+void ClampedGateRows(Stream stream, const ClampedSwiGlu& unit, const WrittenRows& gate, MatrixView<const float> up) {
+  RequireAlike("a clamped unit", gate.rows, up);
+  LaunchRows(stream, ClampedGateStep{unit, Of(gate), Of(up)}, gate.rows, up);
+}
+
+void ClampedGateRowsGradient(Stream stream, const ClampedSwiGlu& unit, MatrixView<const float> gate,
+                             MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup) {
+  RequireAlike("the gradient of a clamped unit", gate, up);
+  RequireAlike("the gradient of a clamped unit", gate, dgate.rows);
+  RequireAlike("the gradient of a clamped unit", gate, dup.rows);
+  LaunchRows(stream, ClampedGateGradientStep{unit, Of(gate), Of(up), Of(dgate), Of(dup)}, gate, up, dgate.rows,
+             dup.rows);
 }
 
 void GateHeads(Stream stream, const ConstDeviceRows& both, int64_t head_dim, const DeviceRows& x) {

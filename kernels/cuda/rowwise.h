@@ -52,6 +52,12 @@ void GateRows(Stream stream, Activation activation, const GateOperands& of, cons
 void GateRowsGradient(Stream stream, Activation activation, MatrixView<const float> gate, MatrixView<const float> up,
                       const WrittenRows& dgate, const WrittenRows& dup);
 
+// The same of the clamped unit (runtime/activation.h), in float32: gate becomes its result, and dgate, which holds the
+// gradient of the result, becomes that of gate.
+void ClampedGateRows(Stream stream, const ClampedSwiGlu& unit, const WrittenRows& gate, MatrixView<const float> up);
+void ClampedGateRowsGradient(Stream stream, const ClampedSwiGlu& unit, MatrixView<const float> gate,
+                             MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup);
+
 // x (tokens, heads * head_dim) *= sigmoid(gates): the gate of a head stands behind the queries of that head in `both`,
 // (tokens, 2 heads * head_dim) and more columns. The types are those of CopyRows(). head_dim: a multiple of 8.
 void GateHeads(Stream stream, const ConstDeviceRows& both, int64_t head_dim, const DeviceRows& x);

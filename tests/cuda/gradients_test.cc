@@ -213,9 +213,9 @@ TEST_F(GradientsOnGpu, OfBlocksWithOtherPropertiesAgreeWithTheCpu) {
 
 // In 16 bits, all experts of a mixture are active, so that both devices choose the same ones.
 TEST_F(GradientsOnGpu, OfGatedDeltaNetworksAndMixturesAgreeWithTheCpu) {
-  for (const Shape& shape : {kQwen35, kQwen3Next, kQwen3Moe, kQwen2Moe, kMixtral})
+  for (const Shape& shape : {kQwen35, kQwen3Next, kQwen3Moe, kQwen2Moe, kMixtral, kGptOssChoice})
     ExpectParity(shape, DType::kFloat32, {.tensors = true});
-  for (const Shape& shape : {kQwen35, kQwen2Moe}) ExpectParity(shape, DType::kBFloat16, {.tensors = true});
+  for (const Shape& shape : {kQwen35, kQwen2Moe, kGptOss}) ExpectParity(shape, DType::kBFloat16, {.tensors = true});
   ExpectParity(kQwen3Next, DType::kFloat32, {.dropout = 0.25f}, {.cross_entropy = 0.5f, .divergence = 1});
 }
 

@@ -243,6 +243,35 @@ TEST_F(RowwiseOnGpu, SigmoidGatesAndTheirGradientsAgreeWithFloat64) {
   }
 }
 
+// Inside the limits and at each side of them.
+TEST_F(RowwiseOnGpu, ClampedUnitsAndTheirGradientsAgreeWithFloat64) {
+  const ClampedSwiGlu unit{.alpha = 1.25f, .limit = 0.75f};
+  for (const test::RowsCase& c : {test::RowsCase{3, 24, 0}, {2, 7, 3}}) {
+    SCOPED_TRACE(c.Name());
+    const int64_t count = c.rows * c.cols;
+    const auto drawn = [&](uint64_t seed) { return Input<float>::Normal(stream_, count, seed).values; };
+    const std::vector<double> gate = drawn(1), up = drawn(2), dy = drawn(3);
+    const Grid2 gates(stream_, c, gate), ups(stream_, c, up), result(stream_, c, gate), of_gate(stream_, c, dy),
+        of_up(stream_, c);
+    const Output<BFloat16> rounded(stream_, count), rounded_up(stream_, count);
+    ClampedGateRows(stream_, unit, result.view(), ups.view());
+    ClampedGateRowsGradient(stream_, unit, gates.view(), ups.view(), {of_gate.view(), rounded.data()},
+                            {of_up.view(), rounded_up.data()});
+    const std::vector<double> found = result.Values(), found_gate = of_gate.Values(), found_up = of_up.Values();
+    ExpectRounded(of_gate, rounded);
+    ExpectRounded(of_up, rounded_up);
+    const double limit = unit.limit, alpha = unit.alpha;
+    for (int64_t i = 0; i < count; ++i) {
+      const double g = std::min(gate[i], limit), u = std::clamp(up[i], -limit, limit),
+                   p = 1 / (1 + std::exp(-alpha * g));
+      const double tolerance = 32 * test::kUnit * (1 + std::abs(dy[i]) * (1 + std::abs(g)));
+      ASSERT_NEAR(found[i], (u + 1) * g * p, tolerance) << i;
+      ASSERT_NEAR(found_gate[i], gate[i] > limit ? 0 : dy[i] * (u + 1) * p * (1 + alpha * g * (1 - p)), tolerance) << i;
+      ASSERT_NEAR(found_up[i], std::abs(up[i]) > limit ? 0 : dy[i] * g * p, tolerance) << i;
+    }
+  }
+}
+
 TEST_F(RowwiseOnGpu, SplitsAndJoinsQueriesAndGatesOfHeads) {
   constexpr int64_t kRows = 3, kHeads = 2, kDim = 24, kCols = kHeads * kDim;
   for (const int64_t gap : {0, 5}) {

@@ -550,15 +550,6 @@ size_t RowOf(std::string_view name) {
   return found - rows.begin();
 }
 
-TEST(Gradients, AGpuRefusesAFamilyOfWhichItHasNone) {
-  const auto weights = GoldenWeights("gpt_oss");
-  Context context = Threads(1);
-  context.device = Device::kCuda;
-  const std::string error =
-      ErrorOf([&] { GradientEngine(context, weights, DepthPlan::Original(weights->config.layers)); });
-  EXPECT_NE(error.find("gpt_oss has attention sinks, whose gradients no kernel computes on a GPU"), std::string::npos) << error;
-}
-
 TEST(Gradients, ParametersThatDoNotFitAreRefusedByName) {
   GoldenStep golden("llama");
   const TrainedParameters good = golden.Everything();
