@@ -248,11 +248,13 @@ TEST_F(GradientsOnGpu, OnQuantisedWeightsAgreeWithTheCpu) {
 }
 
 TEST_F(GradientsOnGpu, AreTheSameBitsEveryTime) {
-  const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
-  const Batch batch = PackedText(*weights, {20, 1, 9});
-  Side one(Device::kCuda, weights, {}), two(Device::kCuda, weights, {});
-  EXPECT_EQ(one.engine().Step(batch, {}, 1).loss, two.engine().Step(batch, {}, 1).loss);
-  for (const auto& [name, parameter] : one.all()) EXPECT_EQ(one.Gradient(name), two.Gradient(name)) << name;
+  for (const Shape& shape : {kQwen2, kQwen3Next}) {
+    const auto weights = MakeWeights(shape, DType::kBFloat16);
+    const Batch batch = PackedText(*weights, {20, 1, 9});
+    Side one(Device::kCuda, weights, {}), two(Device::kCuda, weights, {});
+    EXPECT_EQ(one.engine().Step(batch, {}, 1).loss, two.engine().Step(batch, {}, 1).loss);
+    for (const auto& [name, parameter] : one.all()) EXPECT_EQ(one.Gradient(name), two.Gradient(name)) << name;
+  }
 }
 
 // A step of AdamW, and the sums that clipping and the Taylor criterion read.
