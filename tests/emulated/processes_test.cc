@@ -135,7 +135,7 @@ TEST_P(GpusInProcesses, MixedLayersGiveTheSameNumbers) {
   EXPECT_EQ(Found(3, "cuda:2,0,1"), expected);
   ExpectSameNumbers({"eval", "--tasks", "piqa", "--data", Piqa(6)}, 2);
   ExpectSameNumbers(Split("finetune --length 16 --pass-tokens 32 --batch 4 --validation 2 --rate 0.01 --method lora "
-                          "--steps 2 --epochs 1000 --calib " +
+                          "--targets q,k,v,o --steps 2 --epochs 1000 --calib " +
                           Path("calibration.txt")),
                     3);
   EXPECT_EQ(fmt::format("{}", fmt::join(Differences("finetune1", "finetune3"), ", ")), "");

@@ -16,8 +16,8 @@ struct Launcher {
   const char* variable;  // with the rank of a process that it has started
 };
 
-// Changes of a model's configuration that make its layers, in turns, gated delta networks and attentions with gates, and
-// its MLPs mixtures of experts with a shared one.
+// Changes of a model's configuration that make its layers, in turns, gated delta networks and attentions with gates,
+// and its MLPs mixtures of experts with a shared one.
 inline Json MixedLayers() {
   return {{"architectures", {"Qwen3NextForCausalLM"}},
           {"model_type", "qwen3_next"},
