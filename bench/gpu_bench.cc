@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "bench/gpu_kernel_bench.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/blocks.h"
 #include "kernels/cuda/gated_product.h"
@@ -30,12 +31,8 @@ namespace {
 using gpu::DeviceBuffer;
 using gpu::Stream;
 
-constexpr const char* kBench = "the bench";
 constexpr int kWarmups = 3, kRuns = 15;
 constexpr int kLaunchesPerReplay = 32;
-constexpr int64_t kTokens = 4096;  // the length of a prompt
-
-double AsDouble(int64_t count) { return static_cast<double>(count); }
 
 double MedianSeconds(Stream stream, const std::function<void()>& body) {
   std::vector<double> seconds;
@@ -54,46 +51,6 @@ double MedianSecondsInGraph(Stream stream, const std::function<void()>& body) {
     for (int launch = 0; launch < kLaunchesPerReplay; ++launch) body();
   };
   return MedianSeconds(stream, [&] { graph.Run(stream, many); }) / kLaunchesPerReplay;
-}
-
-// Random values on the device: repeats a pattern that is drawn on the host.
-template <typename T>
-DeviceBuffer<T> RandomOnDevice(Stream stream, int64_t count) {
-  constexpr int64_t kPattern = 1 << 20;
-  Random random(1);
-  std::vector<T> pattern(std::min(count, kPattern));
-  for (T& x : pattern) x = T(static_cast<float>(random.Normal()));
-  DeviceBuffer<T> out(stream, count, kBench);
-  for (int64_t at = 0; at < count; at += kPattern)
-    gpu::CopyToDevice(stream, out.data() + at, pattern.data(),
-                      std::min(kPattern, count - at) * static_cast<int64_t>(sizeof(T)));
-  return out;
-}
-
-// Successive pieces of an array that is larger than any cache, so that each is read from memory, like weights in
-// decoding.
-template <typename T>
-class Pieces {
- public:
-  Pieces(Stream stream, int64_t piece)
-      : piece_(piece),
-        count_(std::max<int64_t>(2, kColdBytes / (piece * static_cast<int64_t>(sizeof(T))))),
-        all_(RandomOnDevice<T>(stream, piece * count_)) {}
-  gpu::DeviceArray Next() {
-    at_ = (at_ + 1) % count_;
-    return {all_.data() + at_ * piece_, DTypeOf<T>::value};
-  }
-
- private:
-  static constexpr int64_t kColdBytes = int64_t{512} << 20;
-  int64_t piece_, count_;
-  DeviceBuffer<T> all_;
-  int64_t at_ = 0;
-};
-
-template <typename T>
-gpu::DeviceArray Array(const DeviceBuffer<T>& buffer) {
-  return {buffer.data(), DTypeOf<T>::value};
 }
 
 double CopyBandwidth(Stream stream) {
@@ -128,38 +85,13 @@ double DoublePeak(Stream stream) {
 
 }  // namespace
 
-// Times kernels and collects the results.
-class KernelBench {
- public:
-  KernelBench(Stream stream, int multiprocessors, const GpuKernelShape& shape, const GpuLimits& limits,
-              Progress& progress)
-      : stream(stream), multiprocessors(multiprocessors), shape(shape), limits_(limits), progress_(progress) {}
-  void Time(const char* room, const std::string& name, double bytes, double flops, const std::function<void()>& body) {
-    Add({.room = room, .name = name, .bytes = bytes, .flops = flops, .floor = flops / limits_.matrix_peak}, body);
-  }
-  // `flops` are float64 FLOP.
-  void TimeDouble(const char* room, const std::string& name, double bytes, double flops,
-                  const std::function<void()>& body) {
-    Add({.room = room, .name = name, .bytes = bytes, .flops = flops, .floor = flops / limits_.double_peak}, body);
-  }
-
-  const Stream stream;
-  const int multiprocessors;
-  const GpuKernelShape shape;
-  std::vector<GpuKernelTime> times;
-
- private:
-  void Add(GpuKernelTime time, const std::function<void()>& body) {
-    time.floor = std::max(time.floor, time.bytes / limits_.copy_bandwidth);
-    time.seconds = MedianSecondsInGraph(stream, body);
-    time.seconds_launched_alone = MedianSeconds(stream, body);
-    times.push_back(std::move(time));
-    progress_.Advance(1);
-  }
-
-  GpuLimits limits_;
-  Progress& progress_;
-};
+void KernelBench::Add(GpuKernelTime time, const std::function<void()>& body) {
+  time.floor = std::max(time.floor, time.bytes / limits_.copy_bandwidth);
+  time.seconds = MedianSecondsInGraph(stream, body);
+  time.seconds_launched_alone = MedianSeconds(stream, body);
+  times.push_back(std::move(time));
+  progress_.Advance(1);
+}
 
 namespace {
 
@@ -462,6 +394,8 @@ const std::vector<GpuKernelGroup>& GpuKernelGroups() {
       {"decoding", &BenchDecode},
       {"few tokens, quantised weights", &BenchQuantised},
       {"ridge sums", &BenchGram},
+      {"gated delta networks", &BenchDelta},
+      {"mixtures of experts", &BenchExperts},
   };
   return groups;
 }

@@ -17,10 +17,13 @@ struct GpuLimits {
   double copy_bandwidth = 0, matrix_peak = 0, double_peak = 0;
 };
 
-// The widths of the model at whose sizes kernels are timed; by default those of Llama-3.1-8B.
+// The widths of the model at whose sizes kernels are timed; by default those of Llama-3.1-8B. A model without gated
+// delta networks has a shape without heads, and one without mixtures no experts.
 struct GpuKernelShape {
   int64_t hidden = 4096, intermediate = 14336, vocab = 128256;
   int64_t heads = 32, kv_heads = 8, head_dim = 128;
+  GatedDeltaShape delta;
+  MixtureSpec mixture;
 
   GpuKernelShape() = default;
   explicit GpuKernelShape(const ModelConfig& config)
@@ -29,7 +32,10 @@ struct GpuKernelShape {
         vocab(config.vocab),
         heads(config.heads),
         kv_heads(config.kv_heads),
-        head_dim(config.head_dim) {}
+        head_dim(config.head_dim) {
+    if (config.block.gated_delta) delta = config.block.delta;
+    if (config.block.mixed) mixture = config.block.mixture;
+  }
 
   int64_t query_dim() const { return heads * head_dim; }
   int64_t kv_dim() const { return kv_heads * head_dim; }

@@ -9,6 +9,7 @@
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/gated_delta.h"
 #include "kernels/logprob.h"
 #include "kernels/matmul.h"
 #include "kernels/rmsnorm.h"
@@ -63,6 +64,23 @@ void QuantisedMatMulBench(benchmark::State& state, const Context& context, DType
   const TensorView w{blocks.data(), type, {n, k}};
   for (auto _ : state) MatMul(context, x.view(), w, {}, false, y.view());
   SetCounters(state, 2.0 * static_cast<double>(m * n * k), static_cast<double>(w.bytes()));
+}
+
+// The gated delta rule of Qwen3.5-0.8B: a sequence that begins, or one token that goes on from a state. A token takes 7
+// FLOP per element of the states. The bytes are the rows of all tokens and, for one token, the states.
+void GatedDeltaBench(benchmark::State& state, const Context& context, int64_t tokens) {
+  const GatedDeltaShape shape{16, 16, 128, 128, 4};
+  const Matrix<float> mixed = RandomMatrix(tokens, shape.channels()), a = RandomMatrix(tokens, shape.value_heads),
+                      b = RandomMatrix(tokens, shape.value_heads), of_heads = RandomMatrix(1, shape.value_heads),
+                      out(tokens, shape.values()), states = RandomMatrix(1, shape.state_floats());
+  const TensorView heads{of_heads.data(), DType::kFloat32, {shape.value_heads}};
+  DeltaSequence sequence{.count = tokens};
+  if (tokens == 1) sequence.state_before = sequence.state_after = states.data();
+  for (auto _ : state)
+    GatedDelta(context, shape, {&sequence, 1}, {mixed.view(), a.view(), b.view(), heads, heads}, out.view());
+  const auto elements = static_cast<double>(shape.state_floats());
+  SetCounters(state, 7.0 * static_cast<double>(tokens) * elements,
+              4.0 * static_cast<double>(mixed.size() + out.size()) + (tokens == 1 ? 8.0 * elements : 0.0));
 }
 
 void MatMulInputGradientBench(benchmark::State& state, const Context& context, int64_t m, int64_t n, int64_t k) {
@@ -256,6 +274,9 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   add("rmsnorm/512x1536", [=](benchmark::State& s) { RmsNormBench(s, context); });
   add("swiglu/512x8960", [=](benchmark::State& s) { SwiGluBench(s, context); });
   add("attention/prefill:512", [=](benchmark::State& s) { AttentionBench(s, context, 512, 0); });
+  for (const int64_t tokens : {1, 512})
+    add(fmt::format("gated-delta/tokens:{}", tokens),
+        [=](benchmark::State& s) { GatedDeltaBench(s, context, tokens); });
   add("attention/decode:1024", [=](benchmark::State& s) { AttentionBench(s, context, 1, 1023); });
   // Gradients of the projections of SmolLM2-135M.
   for (const auto& [outputs, inputs] : {std::pair<int64_t, int64_t>{1536, 576}, {576, 1536}}) {

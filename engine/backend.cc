@@ -25,25 +25,12 @@ void CheckShapes(const Weights& weights, const BlockStage& block) {
 
 void CheckDeviceTakes(const Context& context, const Weights& weights) {
   const BlockSpec& block = weights.config.block;
-  const char* const missing = block.attention_sinks          ? "attention sinks"
-                              : block.qk_norm_after_rotation ? "norms of rotated queries and keys"
-                              : block.xielu                  ? "the activation xIELU"
-                              : block.short_convolution      ? "short convolutions"
-                                                             : nullptr;
+  const char* const missing = block.qk_norm_after_rotation ? "norms of rotated queries and keys"
+                              : block.xielu                ? "the activation xIELU"
+                              : block.short_convolution    ? "short convolutions"
+                                                           : nullptr;
   if (context.device != Device::kCuda || missing == nullptr) return;
   Fail("{}: the family {} has {}, which no kernel computes on a GPU; run it with --device cpu",
-       weights.directory.string(), weights.config.family, missing);
-}
-
-void CheckDeviceTrains(const Context& context, const Weights& weights) {
-  CheckDeviceTakes(context, weights);
-  const BlockSpec& block = weights.config.block;
-  const char* const missing = block.gated_delta      ? "gated delta networks"
-                              : block.attention_gate ? "gates of its attention"
-                              : block.mixed          ? "mixtures of experts"
-                                                     : nullptr;
-  if (context.device != Device::kCuda || missing == nullptr) return;
-  Fail("{}: the family {} has {}, whose gradients no kernel computes on a GPU; run it with --device cpu",
        weights.directory.string(), weights.config.family, missing);
 }
 

@@ -113,10 +113,8 @@ std::unique_ptr<Backend> MakeCpuBackend(const BackendSetup& setup);
 // Throws Error where this build or this machine has no CUDA, and for a model that the GPU kernels do not take.
 std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup& setup);
 
-// Throws Error for a model that the context's device cannot run.
+// Throws Error for a model that the context's device neither runs nor trains.
 void CheckDeviceTakes(const Context& context, const Weights& weights);
-// Throws Error for a model of whose blocks the context's device has no gradients.
-void CheckDeviceTrains(const Context& context, const Weights& weights);
 
 // Throws Error unless the stages are in order, within the model, and of its shapes but for the units of an MLP, which
 // all tensors of that MLP have.

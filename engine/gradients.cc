@@ -282,7 +282,7 @@ void CheckGradientType(const Context& context, const Weights& weights) {
 }
 
 GradientEngine::GradientEngine(const Context& context, const std::shared_ptr<const Weights>& weights, DepthPlan plan) {
-  CheckDeviceTrains(context, *weights);
+  CheckDeviceTakes(context, *weights);
   CheckGradientType(context, *weights);
   CheckStages(*weights, plan.stages);
   impl_ = std::make_unique<Impl>(context, weights, std::move(plan));

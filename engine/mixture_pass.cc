@@ -52,7 +52,7 @@ void MixturePass::Route(DeviceMatrix<const float> x) {
 
 void MixturePass::Gate(DeviceMatrix<const float> x, const LoraScratch& lora) {
   Route(x);
-  ops_.Gather(routing_.token_of, x, rows_);
+  ops_.GatherSlots(routing_, x, rows_);
   std::vector<Ops::Product> products;
   ForEachExpert([&](size_t expert, const auto& of) {
     const ExpertWeights& w = block_.experts[expert];
@@ -86,7 +86,7 @@ void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float
   ops_.Copy(gates_, activation_);
   ops_.GatedUnit(activation_, ups_);
   if (shared_) shared_->OutputBackward(dy, lora);
-  ops_.Gather(routing_.token_of, dy, rows_);
+  ops_.GatherSlots(routing_, dy, rows_);
   std::vector<float> dweights(routing_.slots());
   ForEachExpert([&](size_t expert, const auto& of) {
     const ExpertWeights& w = block_.experts[expert];
@@ -96,7 +96,7 @@ void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float
   ops_.ExpertWeightGradient(routing_, activation_, dgates_, dweights);
   if (trains_experts) {
     ops_.ScaleByExpertWeights(routing_, rows_);
-    ops_.Gather(routing_.token_of, x, inputs_);
+    ops_.GatherSlots(routing_, x, inputs_);
     ForEachExpert([&](size_t expert, const auto& of) {
       ops_.MatMulWeightGradient(of(rows_), of(activation_), GradientsOf(expert)->down);
       AddBiasGradient(of(rows_), GradientsOf(expert)->down_bias);
@@ -115,7 +115,7 @@ void MixturePass::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float
     ops_.MatMulInputGradient(of(dgates_), block_.experts[expert].gate, false, of(rows_));
     ops_.MatMulInputGradient(of(dups), block_.experts[expert].up, true, of(rows_));
   });
-  ops_.RouteToExpertsGradient(routing_, spec_.normalised, dweights, logits_);  // the logits are not read any more
+  ops_.RouteToExpertsGradient(routing_, spec_.normalised, dweights, logits_);  // logits_ becomes its own gradient
   if (!drouter_.empty()) ops_.MatMulWeightGradient(logits_, x, drouter_);
   AddBiasGradient(logits_, drouter_bias_);
   if (!dx.empty()) {

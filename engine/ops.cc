@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/backend.h"
-#include "runtime/check.h"
 
 namespace shiftrt {
 
@@ -29,27 +28,9 @@ void Ops::MatMulInputGradientLowRank(DeviceMatrix<const float> dy, const Operand
   MatMulInputGradient(low.inner, low.a, true, dx);
 }
 
-namespace {
-
-[[noreturn]] void FailGatedDelta() {
-  Fail("gated delta networks and gates of attention are trained on the CPU alone: use --device cpu");
-}
-
-[[noreturn]] void RefuseExperts() { Fail("mixtures of experts are trained on the CPU alone: use --device cpu"); }
-
-}  // namespace
-
-void Ops::AttentionSinkGradient(const AttentionActivations&, DeviceMatrix<const float>, DeviceMatrix<float>) {
-  Fail("this device has no attention sinks");
-}
 void Ops::Xielu(const XieluOperands&, DeviceMatrix<float>) { Fail("this device has no activation xIELU"); }
 void Ops::XieluGradient(const XieluOperands&, DeviceMatrix<const float>, DeviceMatrix<float>, const XieluGradients&) {
   Fail("this device has no activation xIELU");
-}
-void Ops::GatedDelta(const DeltaActivations&, const DeltaOperands&) { FailGatedDelta(); }
-void Ops::GatedDeltaGradient(const DeltaActivations&, const DeltaOperands&, DeviceMatrix<const float>,
-                             DeviceMatrix<float>, const DeltaActivations&, const DeltaOperandGradients&) {
-  FailGatedDelta();
 }
 void Ops::ShortConvolution(const ConvolutionActivations&, const Operand&) {
   Fail("this device has no short convolutions");
@@ -58,35 +39,9 @@ void Ops::ShortConvolutionGradient(const ConvolutionActivations&, const Operand&
                                    DeviceMatrix<float>, DeviceMatrix<float>) {
   Fail("this device has no short convolutions");
 }
-void Ops::DeltaNorm(DeviceMatrix<float>, const Operand&) { FailGatedDelta(); }
-void Ops::DeltaNormGradient(DeviceMatrix<const float>, const Operand&, DeviceMatrix<const float>, DeviceMatrix<float>,
-                            DeviceMatrix<float>) {
-  FailGatedDelta();
-}
-void Ops::SplitGates(DeviceMatrix<const float>, DeviceMatrix<float>, DeviceMatrix<float>) { FailGatedDelta(); }
-void Ops::JoinGates(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>) { FailGatedDelta(); }
-void Ops::SigmoidGate(DeviceMatrix<const float>, DeviceMatrix<float>) { FailGatedDelta(); }
-void Ops::SigmoidGateGradient(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>,
-                              DeviceMatrix<float>) {
-  FailGatedDelta();
-}
 
-ExpertRouting Ops::RouteToExperts(DeviceMatrix<const float>, int64_t, bool) { RefuseExperts(); }
-void Ops::SumOverExperts(const ExpertRouting&, bool, DeviceMatrix<const float>, DeviceMatrix<float>) {
-  RefuseExperts();
-}
-void Ops::ExpertWeightGradient(const ExpertRouting&, DeviceMatrix<const float>, DeviceMatrix<float>, std::span<float>) {
-  RefuseExperts();
-}
-void Ops::ExpertBiasWeightGradient(const TensorView&, DeviceMatrix<const float>, std::span<float>) { RefuseExperts(); }
-void Ops::ScaleByExpertWeights(const ExpertRouting&, DeviceMatrix<float>) { RefuseExperts(); }
-void Ops::SigmoidGateRows(DeviceMatrix<const float>, DeviceMatrix<float>) { RefuseExperts(); }
-void Ops::SigmoidGateRowsGradient(DeviceMatrix<const float>, DeviceMatrix<const float>, DeviceMatrix<float>,
-                                  DeviceMatrix<float>) {
-  RefuseExperts();
-}
-void Ops::RouteToExpertsGradient(const ExpertRouting&, bool, std::span<const float>, DeviceMatrix<float>) {
-  RefuseExperts();
+void Ops::GatherSlots(const ExpertRouting& routing, DeviceMatrix<const float> from, DeviceMatrix<float> to) {
+  Gather(routing.token_of, from, to);
 }
 
 std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights) {

@@ -146,20 +146,22 @@ class Ops {
   virtual void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                                  DeviceMatrix<float> dk, DeviceMatrix<float> dv) = 0;
 
-  // Adds to dsinks (1, heads): kernels/attention.h. The body here throws Error, for a device without sinks.
+  // Adds to dsinks (1, heads): kernels/attention.h. Follows AttentionGradient() of the same arguments.
   virtual void AttentionSinkGradient(const AttentionActivations& a, DeviceMatrix<const float> dout,
-                                     DeviceMatrix<float> dsinks);
+                                     DeviceMatrix<float> dsinks) = 0;
 
-  // Gated delta networks, short convolutions, and the gates of an attention; the bodies here throw Error, for a device
-  // without them.
+  // Gated delta networks, and the gates of an attention.
   //
-  // From a.channels, a.a and a.b computes a.mixed and a.out, and advances the states of the caches.
-  virtual void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands);
+  // From a.channels, a.a and a.b computes a.mixed and a.out, and advances the states of the caches. What is in a.mixed
+  // is the device's.
+  virtual void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) = 0;
   // From the gradient of a.out those of a.channels, a.a and a.b. The call has no cache and no sequence with a parent.
   // `dmixed` (tokens, channels) is scratch memory.
   virtual void GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands,
                                   DeviceMatrix<const float> dout, DeviceMatrix<float> dmixed,
-                                  const DeltaActivations& gradients, const DeltaOperandGradients& of_operands);
+                                  const DeltaActivations& gradients, const DeltaOperandGradients& of_operands) = 0;
+  // Short convolutions; the bodies here throw Error, for a device without them.
+  //
   // From a.in computes the others, and advances the rows of the caches. `w` is (channels, 1, width).
   virtual void ShortConvolution(const ConvolutionActivations& a, const Operand& w);
   // From the gradient of a.out that of a.in, and adds to that of w, (1, n), unless it is empty. The call has no cache
@@ -168,17 +170,17 @@ class Ops {
                                         DeviceMatrix<const float> dout, DeviceMatrix<float> din,
                                         DeviceMatrix<float> dw);
   // The RMSNorm of each head of x (tokens, values), in place, without the model's offset; weight (value_dim).
-  virtual void DeltaNorm(DeviceMatrix<float> x, const Operand& weight);
+  virtual void DeltaNorm(DeviceMatrix<float> x, const Operand& weight) = 0;
   virtual void DeltaNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
-                                 DeviceMatrix<float> dx, DeviceMatrix<float> dweight);
+                                 DeviceMatrix<float> dx, DeviceMatrix<float> dweight) = 0;
   // The output of q_proj (tokens, 2 query_dim), which has a head's gate after its queries, as queries and gates
   // (tokens, query_dim), and back.
-  virtual void SplitGates(DeviceMatrix<const float> both, DeviceMatrix<float> q, DeviceMatrix<float> gate);
-  virtual void JoinGates(DeviceMatrix<const float> q, DeviceMatrix<const float> gate, DeviceMatrix<float> both);
+  virtual void SplitGates(DeviceMatrix<const float> both, DeviceMatrix<float> q, DeviceMatrix<float> gate) = 0;
+  virtual void JoinGates(DeviceMatrix<const float> q, DeviceMatrix<const float> gate, DeviceMatrix<float> both) = 0;
   // kernels/elementwise.h.
-  virtual void SigmoidGate(DeviceMatrix<const float> gate, DeviceMatrix<float> x);
+  virtual void SigmoidGate(DeviceMatrix<const float> gate, DeviceMatrix<float> x) = 0;
   virtual void SigmoidGateGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> x, DeviceMatrix<float> dy,
-                                   DeviceMatrix<float> dgate);
+                                   DeviceMatrix<float> dgate) = 0;
 
   // kernels/matmul.h.
   virtual void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
@@ -238,20 +240,24 @@ class Ops {
   virtual void Gather(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
   virtual void Scatter(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
 
-  // kernels/experts.h; the bodies here throw Error, for a device without them.
-  virtual ExpertRouting RouteToExperts(DeviceMatrix<const float> logits, int64_t active, bool normalised);
+  // kernels/experts.h. The probabilities in a routing are the device's: a GPU leaves them out.
+  virtual ExpertRouting RouteToExperts(DeviceMatrix<const float> logits, int64_t active, bool normalised) = 0;
+  // Row s of `to` = the row of `from` of the token of slot s. Products of one expert after another read the rows.
+  virtual void GatherSlots(const ExpertRouting& routing, DeviceMatrix<const float> from, DeviceMatrix<float> to);
   virtual void SumOverExperts(const ExpertRouting& routing, bool weighted, DeviceMatrix<const float> x,
-                              DeviceMatrix<float> y);
+                              DeviceMatrix<float> y) = 0;
   virtual void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation,
-                                    DeviceMatrix<float> g, std::span<float> dweights);
-  virtual void ExpertBiasWeightGradient(const TensorView& b, DeviceMatrix<const float> dy, std::span<float> dweights);
-  virtual void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x);
+                                    DeviceMatrix<float> g, std::span<float> dweights) = 0;
+  virtual void ExpertBiasWeightGradient(const TensorView& b, DeviceMatrix<const float> dy,
+                                        std::span<float> dweights) = 0;
+  virtual void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x) = 0;
   // kernels/elementwise.h, for the weight of a shared expert.
-  virtual void SigmoidGateRows(DeviceMatrix<const float> gate, DeviceMatrix<float> x);
+  virtual void SigmoidGateRows(DeviceMatrix<const float> gate, DeviceMatrix<float> x) = 0;
   virtual void SigmoidGateRowsGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> y,
-                                       DeviceMatrix<float> dy, DeviceMatrix<float> dgate);
+                                       DeviceMatrix<float> dy, DeviceMatrix<float> dgate) = 0;
+  // In the place of the logits, their gradient.
   virtual void RouteToExpertsGradient(const ExpertRouting& routing, bool normalised, std::span<const float> dweights,
-                                      DeviceMatrix<float> dlogits);
+                                      DeviceMatrix<float> logits) = 0;
 
   // kernels/logprob.h's HeadLossGradient, with dx and dw empty or not, and TokenLogProbs.
   virtual void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,

@@ -28,7 +28,7 @@ set(cuda_tests cuda/attention_test.cc cuda/experts_test.cc cuda/gated_delta_test
 shiftrt_test(emulated_kernels SOURCES ${cuda_tests} emulated/launch_graph_test.cc emulated/attention_costs_test.cc emulated/matvec_costs_test.cc
              emulated/sample_costs_test.cc DEPENDS shiftrt_emulated_cuda shiftrt_engine)
 # The kernels of gradients.
-set(cuda_gradient_tests cuda/adamw_test.cc cuda/attention_gradient_test.cc cuda/head_loss_test.cc cuda/products_test.cc
+set(cuda_gradient_tests cuda/adamw_test.cc cuda/attention_gradient_test.cc cuda/gated_delta_gradient_test.cc cuda/head_loss_test.cc cuda/products_test.cc
                         cuda/norm_test.cc cuda/rowwise_test.cc)
 shiftrt_test(emulated_gradient_kernels SOURCES ${cuda_gradient_tests} DEPENDS shiftrt_emulated_cuda shiftrt_engine)
 if(SHIFTRT_HAVE_CUDA)

@@ -135,7 +135,7 @@ def main():
         f"retry {test}.BlockingOnGpu CUDA_LAUNCH_BLOCKING=1",
         f"test {test}.LraInClusterOnGpu", f"retry {test}.LraInClusterOnGpu SHIFTRT_CUDA_GRAPHS=0",
         "command run", "command sweep", "command ppl", "command generate", "command export",
-        "bench llama-3.1-8b", "bench qwen2-1.5b", "train llama-3.1-8b-lora-ce", "train llama-3.1-8b-lora-kl", "profile",
+        "bench llama-3.1-8b", "bench qwen2-1.5b", "bench qwen3.5-0.8b", "bench qwen3-30b-a3b-4-layers", "train llama-3.1-8b-lora-ce", "train llama-3.1-8b-lora-kl", "profile",
         "sanitizer memcheck", "sanitizer racecheck", "sanitizer synccheck", "rival packages", "rival llama-3.1-8b",
         "rival llama-3.1-8b-compiled", "rival qwen2-1.5b", "rival qwen2-1.5b-compiled", "rival llama-3.1-8b-kernels",
     ], names
@@ -147,14 +147,14 @@ def main():
     last = "with SHIFTRT_CUDA_OVERLAP=0 CUDA_LAUNCH_BLOCKING=1 SHIFTRT_CUDA_CLUSTERS=0"
     assert statuses["bench llama-3.1-8b"].strip().endswith(last), statuses["bench llama-3.1-8b"]
     benches = [call for call in calls if call[0] == "shiftrt" and call[1] == "bench"]
-    assert [call[2] for call in benches] == ["gpu", "gpu", "train", "train"], benches
+    assert [call[2] for call in benches] == ["gpu"] * 4 + ["train"] * 2, benches
     for call in benches:
         assert call[-1] == {"SHIFTRT_CUDA_OVERLAP": "0", "CUDA_LAUNCH_BLOCKING": "1", "SHIFTRT_CUDA_CLUSTERS": "0"}, call
     # The larger shape is measured first. Both losses train on the weights that were made for it.
     kept = benches[0][benches[0].index("--save") + 1]
     assert "bench/shapes/llama-3.1-8b.json" in benches[0] and "bench/shapes/qwen2-1.5b.json" in benches[1]
-    assert [call[call.index("--loss") + 1] for call in benches[2:]] == ["ce", "kl"]
-    assert all(call[call.index("--model") + 1] == kept for call in benches[2:]) and not os.path.exists(kept)
+    assert [call[call.index("--loss") + 1] for call in benches[4:]] == ["ce", "kl"]
+    assert all(call[call.index("--model") + 1] == kept for call in benches[4:]) and not os.path.exists(kept)
     assert [(call[1], "cuda" in call) for call in calls if call[0] == "shiftrt" and call[1] != "bench"] == [
         ("run", True), ("sweep", True), ("ppl", True), ("generate", True), ("export", False)], calls
     rivals = [call for call in calls if call[0] == "python3" and call[1].endswith("/transformers_gpu.py")]

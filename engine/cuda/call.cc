@@ -136,7 +136,8 @@ gpu::AttentionShape CudaCall::ShapeOf(int64_t layer) const {
 }
 
 void CudaCall::Attend(const Attention& a) {
-  const gpu::AttentionShape shape = ShapeOf(a.layer);
+  gpu::AttentionShape shape = ShapeOf(a.layer);
+  shape.sinks = a.sinks;
   if (a.q.dtype == DType::kFloat32)
     return gpu::AttendSplit(stream(), {.shape = shape,
                                        .q = static_cast<const float*>(a.q.data),

@@ -87,6 +87,7 @@ class CudaCall {
     int64_t rows;
     gpu::DeviceArray out;       // in the type of q
     float* log_sums = nullptr;  // as in gpu::PackedAttention
+    const float* sinks = nullptr;
   };
   void Attend(const Attention& a);
 

@@ -51,7 +51,7 @@ void ManyTokens::Attend(const BlockStage& block, int64_t slot) {
   s_.Rotate(block.layer, w, qkv, q, kv);
   JoinBranches(kv);
   const DeviceArray attended = s_.Get(CudaArray::kAttended, count * q_dim, s_.dtype());
-  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, attended});
+  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, attended, nullptr, w.sinks.data()});
   s_.GateHeads(qkv, attended);
 }
 

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "engine/cuda/expert_slots.h"
 #include "kernels/cuda/rowwise.h"
 
 namespace shiftrt {
@@ -11,26 +12,6 @@ using gpu::ConstDeviceArray;
 using gpu::DeviceArray;
 
 namespace {
-
-// The slots of a call in the order of the experts, and within an expert in that of the tokens.
-struct Grouping {
-  std::vector<int64_t> offsets;   // (experts + 1): where the slots of each expert begin
-  std::vector<int32_t> token_of;  // (slots)
-  std::vector<int32_t> slots_of;  // (tokens, active)
-};
-Grouping Group(const std::vector<int32_t>& chosen, int64_t experts, int64_t active) {
-  Grouping grouping{std::vector<int64_t>(experts + 1, 0), std::vector<int32_t>(chosen.size()),
-                    std::vector<int32_t>(chosen.size())};
-  for (const int32_t expert : chosen) ++grouping.offsets[expert + 1];
-  for (int64_t e = 0; e < experts; ++e) grouping.offsets[e + 1] += grouping.offsets[e];
-  std::vector<int64_t> next = grouping.offsets;
-  for (int64_t i = 0; i < std::ssize(chosen); ++i) {
-    const int64_t slot = next[chosen[i]]++;
-    grouping.token_of[slot] = static_cast<int32_t>(i / active);
-    grouping.slots_of[i] = static_cast<int32_t>(slot);
-  }
-  return grouping;
-}
 
 // From element `first` on.
 DeviceArray From(DeviceArray array, int64_t first) {
@@ -72,9 +53,10 @@ void CudaMixture::Choose(const DeviceMixture& w, ConstDeviceArray x) {
   auto* const chosen = static_cast<int32_t*>(s_.Get(CudaArray::kChosenExperts, 2 * slots, DType::kFloat32).data);
   auto* const weights = reinterpret_cast<float*>(chosen + slots);
   Multiply(w.router, x, w.experts, s_.hidden(), {logits, DType::kFloat32});
+  if (w.router_bias.size() > 0) gpu::AddRows(s_.stream(), {}, {logits, count, w.experts}, w.router_bias.data());
   gpu::ChooseExperts(s_.stream(), {logits, count, w.experts}, w.active, s_.spec().mixture.normalised, chosen, weights);
   chosen_ = chosen;
-  sum_ = {.weights = weights, .active = w.active};
+  sum_ = {.weights = weights, .active = w.active, .bias = w.down_bias.data(), .experts = chosen};
 }
 
 void CudaMixture::RunFew(const DeviceMixture& w, ConstDeviceArray x) {
@@ -88,7 +70,14 @@ void CudaMixture::RunFew(const DeviceMixture& w, ConstDeviceArray x) {
   float* const activation = s_.Floats(CudaArray::kActivation, slots * w.units);
   float* const rows = s_.Floats(CudaArray::kExpertRows, slots * s_.hidden());
   gpu::MatVecProblem product{.w = w.gate_up.rows, .rows = 2 * w.units, .cols = s_.hidden(), .x = wide, .y = activation};
-  gpu::MatVecGatedOfExperts(s_.stream(), s_.spec().activation, product, {chosen_, slots, w.active}, s_.cores());
+  if (clamped()) {
+    product.y = s_.Floats(CudaArray::kGateUp, slots * 2 * w.units);
+    gpu::MatVecOfExperts(s_.stream(), product, {chosen_, slots, w.active}, s_.cores());
+    gpu::ActivateExperts(s_.stream(), s_.spec().clamped, {product.y, DType::kFloat32}, w.gate_up_bias.data(), chosen_,
+                         slots, w.units, {activation, DType::kFloat32});
+  } else {
+    gpu::MatVecGatedOfExperts(s_.stream(), s_.spec().activation, product, {chosen_, slots, w.active}, s_.cores());
+  }
   product = {.w = w.down.rows, .rows = s_.hidden(), .cols = w.units, .x = activation, .y = rows};
   gpu::MatVecOfExperts(s_.stream(), product, {chosen_, slots, 1}, s_.cores());
   sum_.rows = rows;
@@ -98,8 +87,8 @@ void CudaMixture::RunGrouped(const DeviceMixture& w, ConstDeviceArray x) {
   const int64_t count = s_.step().count, slots = count * w.active;
   std::vector<int32_t> chosen(slots);
   gpu::CopyToHost(s_.stream(), chosen.data(), chosen_, slots * static_cast<int64_t>(sizeof(int32_t)));
-  const Grouping grouping = Group(chosen, w.experts, w.active);
-  int32_t* const there = numbers_.Reserve(s_.stream(), 2 * slots, kActivations);
+  const ExpertSlots grouping = SlotsOf(chosen, w.experts, w.active);
+  int32_t* const there = numbers_.Reserve(s_.stream(), 3 * slots, kActivations);
   const auto upload = [&](const std::vector<int32_t>& numbers, int32_t* to) {
     gpu::CopyToDevice(s_.stream(), to, numbers.data(), slots * static_cast<int64_t>(sizeof(int32_t)));
   };
@@ -121,7 +110,15 @@ void CudaMixture::RunGrouped(const DeviceMixture& w, ConstDeviceArray x) {
     }
   };
   multiply(w.gate_up, gathered, 2 * w.units, s_.hidden(), gate_up);
-  Activate(s_, gate_up, slots, w.units, activation);
+  if (clamped()) {
+    std::vector<int32_t> experts(slots);
+    for (int64_t i = 0; i < slots; ++i) experts[grouping.slots_of[i]] = chosen[i];
+    upload(experts, there + 2 * slots);
+    gpu::ActivateExperts(s_.stream(), s_.spec().clamped, gate_up, w.gate_up_bias.data(), there + 2 * slots, slots,
+                         w.units, activation);
+  } else {
+    Activate(s_, gate_up, slots, w.units, activation);
+  }
   multiply(w.down, activation, s_.hidden(), w.units, rows);
   sum_.rows = static_cast<const float*>(rows.data);
   sum_.slots = there + slots;

@@ -26,6 +26,8 @@ class CudaMixture {
   // y (tokens, n) in its type = x (tokens, k) W'.
   void Multiply(const DeviceWeight& w, gpu::ConstDeviceArray x, int64_t n, int64_t k, gpu::DeviceArray y) const;
 
+  bool clamped() const { return s_.spec().clamped.limit > 0; }
+
   CudaState& s_;
   const int32_t* chosen_ = nullptr;  // (tokens, active): the experts of the call's tokens
   gpu::ExpertSum sum_;

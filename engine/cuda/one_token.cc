@@ -70,7 +70,7 @@ void OneToken::Attend(const BlockStage& block, int64_t slot) {
     s_.Rotate(block.layer, w, qkv, q, kv);
   }
   const DeviceArray attended = s_.Get(CudaArray::kAttended, q_dim, DType::kFloat32);
-  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, attended});
+  s_.Attend({block.layer, q, kv.keys, kv.values, kv.rows, attended, nullptr, w.sinks.data()});
   s_.GateHeads(qkv, attended);
 }
 

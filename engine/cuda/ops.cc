@@ -7,8 +7,9 @@
 #include <algorithm>
 
 #include "engine/cuda/call.h"
-#include "engine/cuda/operands.h"
-#include "engine/cuda/rounded.h"
+#include "engine/cuda/delta_gradients.h"
+#include "engine/cuda/expert_gradients.h"
+#include "engine/cuda/gradient_products.h"
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/head_loss.h"
 #include "kernels/cuda/rmsnorm.h"
@@ -25,31 +26,11 @@ using gpu::DeviceBuffer;
 
 // The head's loss has so many logits at a time. With more rows, the head and its gradient are read less often.
 constexpr int64_t kLossRows = 2048, kLossColumns = 8192;
-constexpr int64_t kAligned = 8;  // 16-bit rows that the tensor cores take start at multiples of 16 bytes
 
-// An operand of a product. Quantised weights are expanded just before a product, only the rows that it reads.
-struct Side {
-  ConstDeviceArray array;
-  int64_t stride = 0;
-  int64_t quantised_rows = 0, first = 0;  // the rows of the whole quantised matrix, and the first that is meant
-
-  Side From(int64_t row) const {
-    if (quantised_rows > 0) return {array, stride, quantised_rows, first + row};
-    return {{static_cast<const std::byte*>(array.data) + row * stride * static_cast<int64_t>(SizeOf(array.dtype)),
-             array.dtype},
-            stride};
-  }
-};
-
-class CudaOps : public Ops {
+class CudaOps : public Ops, private GradientProducts {
  public:
   CudaOps(const Context& context, std::shared_ptr<const Weights> weights)
-      : call_(context, weights),
-        operands_(std::move(weights), call_.device()),
-        config_(call_.config()),
-        spec_(call_.spec()),
-        stream_(call_.stream()),
-        dtype_(call_.dtype()) {}
+      : GradientProducts(context, std::move(weights)), delta_(call_, operands_), experts_(call_) {}
 
   DeviceMemory Allocate(int64_t count) override {
     DeviceMemory memory = call_.rows()->Allocate(count);
@@ -82,6 +63,78 @@ class CudaOps : public Ops {
   void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
                          DeviceMatrix<float> dk, DeviceMatrix<float> dv) override;
 
+  void AttentionSinkGradient(const AttentionActivations& a, DeviceMatrix<const float>,
+                             DeviceMatrix<float> dsinks) override {
+    gpu::AddSinkGradient(stream_, operands_.Vector(a.sinks).data, a.log_sums.on_gpu(),
+                         deltas_.Floats(stream_, a.q.rows * config_.heads), Written(dsinks).data);
+  }
+
+  void GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) override;
+  void GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands, DeviceMatrix<const float> dout,
+                          DeviceMatrix<float> dmixed, const DeltaActivations& gradients,
+                          const DeltaOperandGradients& of_operands) override;
+  void DeltaNorm(DeviceMatrix<float> x, const Operand& weight) override {
+    gpu::NormRows(stream_, DeltaNormOf(weight), x.on_gpu(), Written(x));
+  }
+  void DeltaNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                         DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    GroupsGradient(DeltaNormOf(weight), x, dy, false, dx, dweight);
+  }
+  void SplitGates(DeviceMatrix<const float> both, DeviceMatrix<float> q, DeviceMatrix<float> gate) override {
+    gpu::SplitHeads(stream_, both.on_gpu(), config_.head_dim, Written(q), Written(gate));
+  }
+  void JoinGates(DeviceMatrix<const float> q, DeviceMatrix<const float> gate, DeviceMatrix<float> both) override {
+    gpu::JoinHeads(stream_, q.on_gpu(), gate.on_gpu(), config_.head_dim, Out(both));
+  }
+  void SigmoidGate(DeviceMatrix<const float> gate, DeviceMatrix<float> x) override {
+    gpu::SigmoidGate(stream_, gate.on_gpu(), Out(x));
+  }
+  void SigmoidGateGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> x, DeviceMatrix<float> dy,
+                           DeviceMatrix<float> dgate) override {
+    gpu::SigmoidGateGradient(stream_, gate.on_gpu(), x.on_gpu(), Out(dy), Written(dgate));
+  }
+
+  ExpertRouting RouteToExperts(DeviceMatrix<const float> logits, int64_t active, bool normalised) override {
+    return experts_.Route(logits.on_gpu(), active, normalised);
+  }
+  // All rows are rounded at once.
+  void GatherSlots(const ExpertRouting& routing, DeviceMatrix<const float> from, DeviceMatrix<float> to) override {
+    Gather(routing.token_of, from, to);
+    if (Narrows({to.cols})) rounded_.Of(stream_, to.on_gpu(), dtype_);
+  }
+  void SumOverExperts(const ExpertRouting& routing, bool weighted, DeviceMatrix<const float> x,
+                      DeviceMatrix<float> y) override {
+    experts_.Sum(routing, weighted, x.on_gpu(), Written(y));
+  }
+  void ExpertWeightGradient(const ExpertRouting& routing, DeviceMatrix<const float> activation, DeviceMatrix<float> g,
+                            std::span<float> dweights) override {
+    experts_.WeightGradient(routing, activation.on_gpu(), Written(g), dweights);
+  }
+  // A product with a matrix of one row.
+  void ExpertBiasWeightGradient(const TensorView& b, DeviceMatrix<const float> dy, std::span<float> dweights) override {
+    const MatrixView<float> sums(sums_of_rows_.Floats(stream_, dy.rows), dy.rows, 1);
+    Multiply({.m = dy.rows, .n = 1, .k = dy.cols}, Take(dy, false),
+             {{operands_.Vector(b).data, DType::kFloat32}, dy.cols}, sums);
+    std::vector<float> host(dy.rows);
+    gpu::CopyToHost(stream_, host.data(), sums.data, Bytes(dy.rows));
+    for (int64_t slot = 0; slot < dy.rows; ++slot) dweights[slot] += host[slot];
+  }
+  void ScaleByExpertWeights(const ExpertRouting& routing, DeviceMatrix<float> x) override {
+    gpu::ScaleEachRow(stream_, {experts_.WeightsOf(routing)}, Out(x));
+  }
+  void SigmoidGateRows(DeviceMatrix<const float> gate, DeviceMatrix<float> x) override {
+    gpu::ScaleEachRow(stream_, SigmoidsOf(gate), Out(x));
+  }
+  void SigmoidGateRowsGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> y, DeviceMatrix<float> dy,
+                               DeviceMatrix<float> dgate) override {
+    Check(dgate.dense(), "gates of rows on the GPU are dense");
+    gpu::ScaleEachRowGradient(stream_, SigmoidsOf(gate), y.on_gpu(), Written(dy), Written(dgate).data);
+  }
+  void RouteToExpertsGradient(const ExpertRouting& routing, bool normalised, std::span<const float> dweights,
+                              DeviceMatrix<float> logits) override {
+    experts_.RouteGradient(routing, normalised, dweights, Written(logits));
+  }
+
   void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
               DeviceMatrix<float> y) override;
   void MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) override;
@@ -112,10 +165,13 @@ class CudaOps : public Ops {
 
   void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
     const gpu::WrittenRows out = Out(gate);
+    if (spec_.clamped.limit > 0) return gpu::ClampedGateRows(stream_, spec_.clamped, out, up.on_gpu());
     gpu::GateRows(stream_, spec_.activation, {.gate = out.rows, .up = up.on_gpu()}, out.rows, out.rounded);
   }
   void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
                          DeviceMatrix<float> dup) override {
+    if (spec_.clamped.limit > 0)
+      return gpu::ClampedGateRowsGradient(stream_, spec_.clamped, gate.on_gpu(), up.on_gpu(), Out(dgate), Out(dup));
     gpu::GateRowsGradient(stream_, spec_.activation, gate.on_gpu(), up.on_gpu(), Out(dgate), Out(dup));
   }
   void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
@@ -154,57 +210,6 @@ class CudaOps : public Ops {
  private:
   static constexpr int64_t Bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
 
-  // Returns true if a product of operands with rows of these lengths is computed in 16 bits.
-  bool Narrows(std::initializer_list<int64_t> widths) const {
-    return dtype_ != DType::kFloat32 &&
-           std::all_of(widths.begin(), widths.end(), [](int64_t width) { return width % kAligned == 0; });
-  }
-  // Rows that a kernel writes and products read. Those that products read in 16 bits it also writes in 16 bits.
-  gpu::WrittenRows Out(DeviceMatrix<float> rows) {
-    const MatrixView<float> x = Written(rows);
-    if (rows.empty() || !Narrows({x.cols})) return x;
-    return {x, static_cast<BFloat16*>(rounded_.For(stream_, x, dtype_).data)};
-  }
-  // Rows that the kernel launched next writes: no copy of them is valid after it.
-  MatrixView<float> Written(DeviceMatrix<float> x) {
-    rounded_.Written(x.on_gpu());
-    return x.on_gpu();
-  }
-  Side Take(DeviceMatrix<const float> x, bool narrow) { return Take(x.on_gpu(), narrow); }
-  Side Take(MatrixView<const float> x, bool narrow) {
-    if (!narrow) return {{x.data, DType::kFloat32}, x.stride};
-    return {rounded_.Of(stream_, x, dtype_), x.cols};
-  }
-  // A matrix, of which a stored one in 16 bits has widths that Narrows() accepts.
-  Side Take(const Operand& w, bool narrow) {
-    if (w.is_trained()) return Take(w.trained(), narrow);
-    const ConstDeviceArray stored = operands_.Matrix(w.stored());
-    if (gpu::TakesBlocks(stored.dtype)) return {stored, w.stored().cols(), w.stored().rows()};
-    if (stored.dtype != DType::kFloat32) return {stored, w.stored().cols()};
-    const auto* const floats = static_cast<const float*>(stored.data);
-    return Take(MatrixView<const float>(floats, w.stored().rows(), w.stored().cols()), narrow);
-  }
-  static int64_t ColsOf(const Operand& w) { return w.is_trained() ? w.trained().cols : w.stored().cols(); }
-
-  // y (+)= x W' with the sizes and the forms of `problem`.
-  void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, DeviceMatrix<float> y) {
-    Multiply(problem, x, w, Written(y));
-  }
-  void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, MatrixView<float> y) {
-    problem.x = x.array;
-    problem.w = w.array;
-    if (w.quantised_rows > 0) {
-      const int64_t read = problem.w_transposed ? problem.k : problem.n;
-      problem.w = call_.device()->Expanded({w.array, w.quantised_rows, w.first, read}, w.stride);
-    }
-    problem.x_stride = x.stride;
-    problem.w_stride = w.stride;
-    problem.y = {y.data, DType::kFloat32};
-    problem.y_stride = y.stride;
-    call_.products().MatMul(problem);
-    rounded_.Written(y);
-  }
-
   void Rotate(int64_t layer, Rotated which, DeviceMatrix<float> x, bool back) {
     gpu::RopeTable table = call_.rope(layer);
     if (table.cosine == nullptr) return;
@@ -230,6 +235,13 @@ class CudaOps : public Ops {
             .offset = vector.offset_added ? 0 : spec_.norm_offset,
             .n = spec_.qk_norm_whole ? 0 : config_.head_dim};
   }
+  gpu::Norm DeltaNormOf(const Operand& weight) {
+    return {.weight = operands_.Vector(weight).data, .eps = call_.eps(), .n = spec_.delta.value_dim};
+  }
+  static gpu::RowScales SigmoidsOf(DeviceMatrix<const float> gate) {
+    Check(gate.cols == 1 && gate.dense(), "gates of rows are ({}, {}), expected one column", gate.rows, gate.cols);
+    return {gate.on_gpu().data, /*sigmoid=*/true};
+  }
   gpu::Norm NormOf(const NormOperands& norm) {
     const DeviceVector vector = operands_.Vector(norm.weight);
     return {.weight = vector.data,
@@ -245,6 +257,11 @@ class CudaOps : public Ops {
     gpu::NormRowsGradient(stream_, norm, x.on_gpu(), dy.on_gpu(), accumulate, Out(dx), Written(dweight), scales);
   }
 
+  gpu::AttentionShape ShapeOf(const AttentionActivations& a) {
+    gpu::AttentionShape shape = call_.ShapeOf(a.layer);
+    shape.sinks = operands_.Vector(a.sinks).data;
+    return shape;
+  }
   // Dense rows in the type that attention reads.
   ConstDeviceArray ForAttention(DeviceMatrix<const float> x) {
     Check(x.dense(), "attention on the GPU reads dense rows, not rows {} apart", x.stride);
@@ -274,15 +291,9 @@ class CudaOps : public Ops {
 
   struct LossPass;
 
-  CudaCall call_;
-  DeviceOperands operands_;
-  const ModelConfig& config_;
-  const BlockSpec& spec_;
-  const gpu::Stream stream_;
-  const DType dtype_;
-
-  RoundedCopies rounded_;
-  Scratch deltas_, norm_scales_, logits_, teacher_logits_, dlogits_;
+  DeltaGradients delta_;
+  ExpertGradientOps experts_;
+  Scratch deltas_, norm_scales_, sums_of_rows_, logits_, teacher_logits_, dlogits_;
   DeviceBuffer<int32_t> indices_, targets_;
   DeviceBuffer<float> scales_, losses_;
   DeviceBuffer<double> sums_;
@@ -317,7 +328,7 @@ void CudaOps::Attention(const AttentionActivations& a) {
   const MatrixView<float> to = Written(a.out);
   const bool wide = dtype_ == DType::kFloat32;
   const DeviceArray out = wide ? DeviceArray{to.data, dtype_} : rounded_.For(stream_, to, dtype_);
-  call_.Attend({a.layer, q, keys, values, a.k.rows, out, a.log_sums.on_gpu().data});
+  call_.Attend({a.layer, q, keys, values, a.k.rows, out, a.log_sums.on_gpu().data, operands_.Vector(a.sinks).data});
   if (!wide) gpu::CopyRows(stream_, {out, to.rows, to.cols}, to);  // a.out becomes the same numbers
 }
 
@@ -325,7 +336,7 @@ void CudaOps::AttentionGradient(const AttentionActivations& a, DeviceMatrix<cons
                                 DeviceMatrix<float> dk, DeviceMatrix<float> dv) {
   for (const DeviceMatrix<float>& view : {dq, dk, dv})
     Check(view.dense(), "attention on the GPU writes dense rows, not rows {} apart", view.stride);
-  gpu::AttendGradient(stream_, {.shape = call_.ShapeOf(a.layer),
+  gpu::AttendGradient(stream_, {.shape = ShapeOf(a),
                                 .q = ForAttention(a.q),
                                 .out = ForAttention(a.out),
                                 .dout = ForAttention(dout),
@@ -341,6 +352,18 @@ void CudaOps::AttentionGradient(const AttentionActivations& a, DeviceMatrix<cons
                                 .dkeys = dk.on_gpu().data,
                                 .dvalues = dv.on_gpu().data});
   for (const DeviceMatrix<float>& view : {dq, dk, dv}) Written(view);
+}
+
+void CudaOps::GatedDelta(const DeltaActivations& a, const DeltaOperands& operands) {
+  delta_.Forward(a, operands);
+  for (const DeviceMatrix<float>& view : {a.mixed, a.out}) Written(view);
+}
+
+void CudaOps::GatedDeltaGradient(const DeltaActivations& a, const DeltaOperands& operands,
+                                 DeviceMatrix<const float> dout, DeviceMatrix<float> dmixed,
+                                 const DeltaActivations& gradients, const DeltaOperandGradients& of_operands) {
+  delta_.Backward(a, operands, dout, dmixed, gradients, of_operands);
+  for (const DeviceMatrix<float>& view : {dmixed, gradients.channels, gradients.a, gradients.b}) Written(view);
 }
 
 void CudaOps::MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
@@ -497,9 +520,11 @@ double CudaOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float
           w.trained().cols);
     values = {w.trained().on_gpu().data, DType::kFloat32};
   } else {
-    values = operands_.Matrix(w.stored());
+    const StoredMatrix stored = operands_.Matrix(w.stored());
+    values = stored.array;
     if (gpu::TakesBlocks(values.dtype))
-      values = call_.device()->Expanded({values, w.stored().rows(), 0, w.stored().rows()}, w.stored().cols());
+      values =
+          call_.device()->Expanded({values, stored.matrix_rows, stored.first, w.stored().rows()}, w.stored().cols());
   }
   return SumOf([&](double* scratch, double* sum) {
     gpu::SumAbsoluteProducts(stream_, values, offset, gradient.on_gpu(), scratch, sum);

@@ -17,7 +17,8 @@ class RoundedCopies {
   // block of the tests rounds four times more.
   static constexpr int kCopies = 8;
 
-  // Dense. Valid until the rows are written, or kCopies - 1 others have been asked for.
+  // Dense; if there is a copy of rows among which these are, a part of it. Valid until the rows are written, or kCopies
+  // - 1 others have been asked for.
   gpu::ConstDeviceArray Of(gpu::Stream stream, MatrixView<const float> rows, DType type);
   // The place for what the caller computes as the copy of `rows`, which it then writes with the same values.
   gpu::DeviceArray For(gpu::Stream stream, MatrixView<const float> rows, DType type);

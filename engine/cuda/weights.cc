@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/gated_delta.h"
@@ -195,17 +194,11 @@ DeviceBuffer<float> Upload(gpu::Stream stream, const std::vector<float>& values)
   return {stream, std::span<const float>(values), "the weights"};
 }
 
-DeviceDelta MakeDelta(gpu::Stream stream, gpu::Uploader& uploader, const GatedDeltaShape& shape,
-                      const BlockWeights& from) {
-  const std::vector<float> wide = Widened(from.delta_conv);
-  std::vector<float> conv(wide.size()), rates = Widened(from.delta_a_log);
-  for (int64_t i = 0; i < std::ssize(wide); ++i)
-    conv[i % shape.conv_width * shape.channels() + i / shape.conv_width] = wide[i];
-  for (float& rate : rates) rate = static_cast<float>(std::exp(static_cast<double>(rate)));
+DeviceDelta MakeDelta(gpu::Stream stream, gpu::Uploader& uploader, const BlockWeights& from) {
   return {Join(stream, uploader, {&from.delta_qkv, &from.delta_z}),
           Join(stream, uploader, {&from.delta_b, &from.delta_a}),
-          Upload(stream, conv),
-          Upload(stream, rates),
+          Upload(stream, Widened(from.delta_conv)),
+          Upload(stream, Widened(from.delta_a_log)),
           Upload(stream, Widened(from.delta_dt_bias)),
           Upload(stream, Widened(from.delta_norm))};
 }
@@ -220,12 +213,13 @@ DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const
   half.update_norm = Norm(stream, config, from.attention_update_norm);
   half.last_bias = JoinWide(stream, {{&from.o_bias, 0}});
   if (!from.delta_qkv.empty()) {
-    half.delta = MakeDelta(stream, uploader, config.block.delta, from);
+    half.delta = MakeDelta(stream, uploader, from);
     return half;
   }
   half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
   half.q_norm = Norm(stream, config, from.q_norm);
   half.k_norm = Norm(stream, config, from.k_norm);
+  half.sinks = JoinWide(stream, {{&from.sinks, 0}});
   half.qkv_bias = JoinWide(stream, {{&from.q_bias, q_dim}, {&from.k_bias, kv_dim}, {&from.v_bias, kv_dim}});
   return half;
 }
@@ -250,6 +244,21 @@ DeviceMixture MakeMixture(gpu::Stream stream, gpu::Uploader& uploader, const Mix
   mixture.experts = std::ssize(from.experts);
   mixture.active = std::min(spec.active, mixture.experts);
   mixture.units = from.AnyUp().rows();
+  if (!from.router_bias.empty()) {
+    std::vector<float> gate_up_bias, down_bias;
+    const auto append = [](const TensorView& bias, std::vector<float>& to) {
+      const std::vector<float> values = Widened(bias);
+      to.insert(to.end(), values.begin(), values.end());
+    };
+    for (const ExpertWeights& expert : from.experts) {
+      append(expert.gate_bias, gate_up_bias);
+      append(expert.up_bias, gate_up_bias);
+      append(expert.down_bias, down_bias);
+    }
+    mixture.router_bias = Upload(stream, Widened(from.router_bias));
+    mixture.gate_up_bias = Upload(stream, gate_up_bias);
+    mixture.down_bias = Upload(stream, down_bias);
+  }
   if (from.shared_up.empty()) return mixture;
   mixture.shared_gate_up = Join(stream, uploader, {&from.shared_gate, &from.shared_up});
   mixture.shared_down = Join(stream, uploader, {&from.shared_down});

@@ -43,17 +43,19 @@ struct DeviceHalf {
 // A gated delta network as kernels/cuda/gated_delta.h takes it.
 struct DeviceDelta {
   DeviceWeight qkvz, gates;  // queries, keys, values and z; b and a
-  gpu::DeviceBuffer<float> conv, rates, dt_bias, norm;
+  gpu::DeviceBuffer<float> conv, a_log, dt_bias, norm;
 };
 struct DeviceAttention : DeviceHalf {
   DeviceWeight qkv;  // with gates (BlockSpec::attention_gate) among the rows of q
-  gpu::DeviceBuffer<float> q_norm, k_norm, qkv_bias;
+  gpu::DeviceBuffer<float> q_norm, k_norm, qkv_bias, sinks;
   std::optional<DeviceDelta> delta;  // in the place of these
 };
 // A mixture of experts. The experts' matrices stand one below the other; of gate_up, an expert's gate and then its up.
 struct DeviceMixture {
   DeviceWeight router, gate_up, down;
   int64_t experts = 0, active = 0, units = 0;
+  // Null where the experts have none: (experts), (experts, 2 units) and (experts, hidden).
+  gpu::DeviceBuffer<float> router_bias, gate_up_bias, down_bias;
   DeviceWeight shared_gate_up, shared_down, shared_weight;
   int64_t shared_units = 0;  // 0: there is no shared expert
 };

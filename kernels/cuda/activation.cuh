@@ -48,4 +48,14 @@ void WithActivation(Activation activation, Body&& body) {
   }
 }
 
+SHIFTRT_DEVICE float Sigmoid(float x) { return Quotient(1.0f, 1 + Exp(-x)); }
+
+// The clamped unit of gpt-oss (runtime/activation.h); a NaN stays one.
+SHIFTRT_DEVICE float Below(float x, float limit) { return x > limit ? limit : x; }
+SHIFTRT_DEVICE float Within(float x, float limit) { return x < -limit ? -limit : Below(x, limit); }
+SHIFTRT_DEVICE float ClampedUnit(const ClampedSwiGlu& unit, float gate, float up) {
+  const float g = Below(gate, unit.limit);
+  return (Within(up, unit.limit) + 1) * g * Sigmoid(unit.alpha * g);
+}
+
 }  // namespace shiftrt::gpu

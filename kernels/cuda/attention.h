@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/grid.h"
+#include "runtime/tensor.h"
 
 namespace shiftrt::gpu {
 
@@ -14,6 +15,8 @@ struct AttentionShape {
   float scale = 0;
   int window = 0;      // a query sees the last `window` of its keys, including its own; 0: all of them
   float soft_cap = 0;  // a scaled score s becomes soft_cap tanh(s / soft_cap); 0: it is unchanged
+  // (heads) in device memory: exp(sinks[head]) is a term of the softmax's denominator; null: there is none.
+  const float* sinks = nullptr;
 };
 
 // Device memory in which the blocks that share a query exchange results. It serves one call after another in one
@@ -78,8 +81,8 @@ struct PackedAttention {
   PackedKernel kernel = PackedKernel::kFastest;
 };
 void AttendPacked(Stream stream, const PackedAttention& call);
-// True if the kernel for warpgroups computes this shape on the device: with heads of 64 or 128, without a window and
-// without a soft cap, on compute capability 9.0, unless the environment variable SHIFTRT_CUDA_WGMMA is 0.
+// True if the kernel for warpgroups computes this shape on the device: with heads of 64 or 128, without a window, a
+// soft cap and sinks, on compute capability 9.0, unless the environment variable SHIFTRT_CUDA_WGMMA is 0.
 bool TakesWarpgroups(int device, const AttentionShape& shape);
 
 // The gradients of q, keys and values from that of `out`, for sequences without a past whose keys are those of the
@@ -101,5 +104,9 @@ struct AttentionGradientCall {
   float *dq = nullptr, *dkeys = nullptr, *dvalues = nullptr;  // float32, overwritten
 };
 void AttendGradient(Stream stream, const AttentionGradientCall& call);
+// dsinks (heads) -= the sum over the tokens of exp(sinks - log_sums) * deltas, both (tokens, heads): the gradient of
+// the sinks, from the deltas that AttendGradient() left. Added in a fixed order; one launch.
+void AddSinkGradient(Stream stream, const float* sinks, MatrixView<const float> log_sums, const float* deltas,
+                     float* dsinks);
 
 }  // namespace shiftrt::gpu

@@ -14,6 +14,12 @@ inline constexpr float kLog2E = 1.44269504f;
 // The logarithm of 2^maximum * sum.
 SHIFTRT_DEVICE float LogSum(float maximum, float sum) { return maximum / kLog2E + Log(sum); }
 
+// The term of a head's sink in such a sum; 0 without sinks. A sink far above all scores makes it infinite, and all
+// weights 0.
+SHIFTRT_DEVICE float SinkTerm(const float* sinks, int head, float maximum) {
+  return sinks != nullptr ? Exp2(sinks[head] * kLog2E - maximum) : 0;
+}
+
 inline void RequireShape(const AttentionShape& shape) {
   Require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "attention",
           "a number of heads that is a multiple of the key-value heads", shape.heads);

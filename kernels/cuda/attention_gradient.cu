@@ -32,6 +32,30 @@ struct DeltaKernel {
   }
 };
 
+// A lane has a head; the warps divide the tokens.
+struct SinkGradientKernel {
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
+  static constexpr int kShared = SharedBytes<float>(kThreads);
+  struct Args {
+    const float *sinks, *log_sums, *deltas;
+    float* dsinks;
+    int64_t tokens;
+    int heads;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<float> sums = arena.Take<float>(kThreads);
+    const int head = Block().x * kWarpSize + Lane();
+    float sum = 0;
+    for (int64_t t = Warp(); t < args.tokens && head < args.heads; t += kWarps) {
+      const int64_t at = t * args.heads + head;
+      sum += Exp(args.sinks[head] - args.log_sums[at]) * args.deltas[at];
+    }
+    sum = LaneSum<kThreads>(sum, sums);
+    if (Warp() == 0 && head < args.heads) args.dsinks[head] -= sum;
+  }
+};
+
 // With kKeysStay, rows are keys and columns are queries; otherwise the other way round. `first` stands for queries and
 // keys, `second` for dout and values, which meet in the products
 //   scores = first of rows x first of columns, dweights = second of rows x second of columns,
@@ -348,6 +372,14 @@ void AttendGradientIn(Stream stream, const AttentionGradientCall& call) {
 }
 
 }  // namespace
+
+void AddSinkGradient(Stream stream, const float* sinks, MatrixView<const float> log_sums, const float* deltas,
+                     float* dsinks) {
+  using Kernel = SinkGradientKernel;
+  if (log_sums.rows == 0) return;
+  Launch<Kernel>(stream, {.x = Blocks(log_sums.cols, kWarpSize), .shared_bytes = Kernel::kShared},
+                 {sinks, log_sums.data, deltas, dsinks, log_sums.rows, static_cast<int>(log_sums.cols)});
+}
 
 void AttendGradient(Stream stream, const AttentionGradientCall& call) {
   RequireShape(call.shape);

@@ -33,6 +33,7 @@ struct WarpsKernel {
     int window;  // 0: none
     bool capped;
     ScoreScales scales;
+    const float* sinks;
   };
   static constexpr int kShared = SharedBytes<T>(kQueries * kStride) + 2 * SharedBytes<T>(kKeys * kStride);
   static_assert(kShared <= kMaxSharedBytes);
@@ -173,7 +174,9 @@ struct WarpsKernel {
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float sum = WarpSum<4>(state.sum[m][half]), share = 1 / sum;
+        const float sum = WarpSum<4>(state.sum[m][half]) +
+                          SinkTerm(args.sinks, Block().x, state.maximum[m][half] * args.scales.outer),
+                    share = 1 / sum;
         const int query = first_query + 16 * m + Lane() / 4 + 8 * half;
         if (query >= sequence.count) continue;
         const int64_t head = static_cast<int64_t>(sequence.begin + query) * args.heads + Block().x;
@@ -249,7 +252,7 @@ struct WarpsKernel {
 
 bool TakesWarpgroups(int device, const AttentionShape& shape) {
   return (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 && shape.soft_cap == 0 &&
-         RunsWarpgroupProducts(device);
+         shape.sinks == nullptr && RunsWarpgroupProducts(device);
 }
 
 void AttendPacked(Stream stream, const PackedAttention& call) {
@@ -278,7 +281,8 @@ void AttendPacked(Stream stream, const PackedAttention& call) {
                         .shared_bytes = Kernel::kShared},
                        {static_cast<const T*>(call.q.data), static_cast<const T*>(call.keys.data),
                         static_cast<const T*>(call.values.data), call.sequences + first, static_cast<T*>(call.out.data),
-                        call.log_sums, shape.heads, shape.kv_heads, shape.window, shape.soft_cap > 0, ScalesOf(shape)});
+                        call.log_sums, shape.heads, shape.kv_heads, shape.window, shape.soft_cap > 0, ScalesOf(shape),
+                        shape.sinks});
       });
     };
     const auto launch = [&](auto type) {

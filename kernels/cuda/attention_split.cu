@@ -40,6 +40,7 @@ struct SplitKernel {
     int heads, kv_heads, chunks;  // chunks: groups of kHeads query heads per kv head
     int window;                   // 0: none
     ScoreScales scales;
+    const float* sinks;
   };
   static constexpr int kStates = kWarps * kHeads * StateSize(kHeadDim);
   static constexpr int kShared = SharedBytes<float>(kStates) + SharedBytes<uint32_t>(1);
@@ -186,6 +187,7 @@ struct SplitKernel {
     }
     const int64_t head = first + h;
     if (splits == 1) {
+      sum += SinkTerm(args.sinks, static_cast<int>(head % args.heads), maximum);
       Write(args, head * kHeadDim + element, value / sum);
       if (args.log_sums != nullptr && element == 0) args.log_sums[head] = LogSum(maximum, sum);
       return;
@@ -225,6 +227,7 @@ struct SplitKernel {
       }
       sum = WarpSum(sum);
       if (Lane() != 0) continue;
+      sum += SinkTerm(args.sinks, static_cast<int>((first + h) % args.heads), maximum);
       sums[h] = sum;
       if (args.log_sums != nullptr) args.log_sums[first + h] = LogSum(maximum, sum);
     }
@@ -261,7 +264,7 @@ void LaunchSplit(Stream stream, const SplitAttention& call) {
                  {call.q, static_cast<const T*>(call.keys.data), static_cast<const T*>(call.values.data),
                   call.first_row, call.visible, shares, arrivals, wide ? static_cast<float*>(call.out.data) : nullptr,
                   call.log_sums, wide ? nullptr : static_cast<T*>(call.out.data), shape.heads, shape.kv_heads, chunks,
-                  shape.window, ScalesOf(shape)});
+                  shape.window, ScalesOf(shape), shape.sinks});
 }
 
 }  // namespace

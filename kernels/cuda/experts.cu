@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/warp.cuh"
@@ -76,6 +77,44 @@ struct ChooseExpertsKernel {
   }
 };
 
+// A warp has a token, and lane i its i-th choice. With p the softmax and S the sum of p over the choices, a weight is p
+// or p / S. So dp = dw, or (dw - sum(dw w)) / S, for chosen experts and 0 for others; and dlogits = p (dp - sum(dp p)).
+struct ChooseExpertsGradientKernel {
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
+  struct Args {
+    float* logits;
+    int64_t stride, tokens;
+    int experts, active;
+    bool normalised;
+    const int32_t* chosen;
+    const float* dweights;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t token = static_cast<int64_t>(Block().x) * kWarps + Warp();
+    if (token >= args.tokens) return;
+    float* const logits = args.logits + token * args.stride;
+    float largest = -Infinity(), all = 0;
+    for (int e = Lane(); e < args.experts; e += kWarpSize) largest = Larger(largest, logits[e]);
+    largest = WarpMax(largest);
+    for (int e = Lane(); e < args.experts; e += kWarpSize) all += Exp(logits[e] - largest);
+    all = WarpSum(all);
+    const bool chooses = Lane() < args.active;
+    const int64_t at = token * args.active + Lane();
+    const int chosen = chooses ? args.chosen[at] : 0;
+    const float p = chooses ? Quotient(Exp(logits[chosen] - largest), all) : 0;
+    float dp = chooses ? args.dweights[at] : 0;
+    if (args.normalised) {
+      const float total = WarpSum(p), mean = WarpSum(dp * Quotient(p, total));
+      dp = chooses ? Quotient(dp - mean, total) : 0;
+    }
+    const float sum = WarpSum(dp * p);
+    SyncWarp();  // all have read the logits of their choices
+    for (int e = Lane(); e < args.experts; e += kWarpSize) logits[e] = -Quotient(Exp(logits[e] - largest), all) * sum;
+    SyncWarp();
+    if (chooses) logits[chosen] = p * (dp - sum);
+  }
+};
+
 // A thread has eight columns of a token.
 template <bool kWide>
 struct SumExpertsKernel {
@@ -102,6 +141,8 @@ struct SumExpertsKernel {
     for (int i = 0; i < sum.active; ++i) {
       const int64_t at = token * sum.active + i, slot = sum.slots != nullptr ? sum.slots[at] : at;
       Add(sum.rows + slot * args.cols, col, count, sum.weights[at], total);
+      if (sum.bias != nullptr)
+        Add(sum.bias + static_cast<int64_t>(sum.experts[at]) * args.cols, col, count, sum.weights[at], total);
     }
     if (sum.shared != nullptr) {
       const float weight = Quotient(1.0f, 1 + Exp(-sum.shared_gate[token]));
@@ -117,7 +158,55 @@ struct SumExpertsKernel {
   }
 };
 
+// A thread has eight units of a slot.
+template <typename T>
+struct ActivateExpertsKernel {
+  static constexpr int kThreads = 128;
+  struct Args {
+    ClampedSwiGlu unit;
+    const T* gate_up;
+    const float* bias;
+    const int32_t* experts;
+    T* to;
+    int units;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t slot = Block().x;
+    const int col = 8 * (Block().y * kThreads + Thread());
+    if (col >= args.units) return;
+    const T* const gate = args.gate_up + slot * 2 * args.units + col;
+    float gates[8], ups[8];
+    Load8(gate, gates);
+    Load8(gate + args.units, ups);
+    if (args.bias != nullptr) {
+      const float* const bias = args.bias + static_cast<int64_t>(args.experts[slot]) * 2 * args.units + col;
+      float more[8];
+      Load8(bias, more);
+      for (int j = 0; j < 8; ++j) gates[j] += more[j];
+      Load8(bias + args.units, more);
+      for (int j = 0; j < 8; ++j) ups[j] += more[j];
+    }
+    for (int j = 0; j < 8; ++j) gates[j] = ClampedUnit(args.unit, gates[j], ups[j]);
+    Store8(args.to + slot * args.units + col, gates);
+  }
+};
+
 }  // namespace
+
+void ActivateExperts(Stream stream, const ClampedSwiGlu& unit, ConstDeviceArray gate_up, const float* bias,
+                     const int32_t* experts, int64_t slots, int64_t units, DeviceArray to) {
+  Require(units % 8 == 0, "a unit of experts", "units that are a multiple of 8, not", units);
+  Require(gate_up.dtype == to.dtype, "a unit of experts", "one type for input and output, not bytes",
+          static_cast<int64_t>(SizeOf(to.dtype)));
+  if (slots == 0) return;
+  WithType("a unit of experts", to.dtype, [&](auto type) {
+    using T = decltype(type);
+    using Kernel = ActivateExpertsKernel<T>;
+    Launch<Kernel>(
+        stream, {.x = static_cast<int>(slots), .y = Blocks(units, 8 * Kernel::kThreads)},
+        {unit, static_cast<const T*>(gate_up.data), bias, experts, static_cast<T*>(to.data), static_cast<int>(units)});
+  });
+}
 
 void ChooseExperts(Stream stream, MatrixView<const float> logits, int64_t active, bool normalised, int32_t* experts,
                    float* weights) {
@@ -136,6 +225,17 @@ void ChooseExperts(Stream stream, MatrixView<const float> logits, int64_t active
   launch(ChooseExpertsKernel<32>());
 }
 
+void ChooseExpertsGradient(Stream stream, const int32_t* experts, const float* dweights, int64_t active,
+                           bool normalised, MatrixView<float> logits) {
+  Require(active >= 1 && active <= logits.cols && active <= kMostActiveExperts, kOperation,
+          "1 to 32 of the experts, not", active);
+  if (logits.rows == 0) return;
+  using Kernel = ChooseExpertsGradientKernel;
+  Launch<Kernel>(stream, {.x = Blocks(logits.rows, Kernel::kWarps)},
+                 {logits.data, logits.stride, logits.rows, static_cast<int>(logits.cols), static_cast<int>(active),
+                  normalised, experts, dweights});
+}
+
 void SumExperts(Stream stream, const ExpertSum& sum, bool accumulate, MatrixView<float> to) {
   if (to.rows == 0 || to.cols == 0) return;
   const int cols = static_cast<int>(to.cols);
@@ -144,8 +244,9 @@ void SumExperts(Stream stream, const ExpertSum& sum, bool accumulate, MatrixView
     Launch<Kernel>(stream, {.x = static_cast<int>(to.rows), .y = Blocks(to.cols, 8 * Kernel::kThreads)},
                    {sum, to.data, to.stride, cols, accumulate});
   };
-  const MatrixView<const float> rows(sum.rows, 1, to.cols), shared(sum.shared, 1, to.cols);
-  if (cols % 8 == 0 && IsWide(to) && IsWide(rows) && IsWide(shared)) return launch(SumExpertsKernel<true>());
+  const MatrixView<const float> rows(sum.rows, 1, to.cols), shared(sum.shared, 1, to.cols), bias(sum.bias, 1, to.cols);
+  if (cols % 8 == 0 && IsWide(to) && IsWide(rows) && IsWide(shared) && IsWide(bias))
+    return launch(SumExpertsKernel<true>());
   launch(SumExpertsKernel<false>());
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/grid.h"
+#include "runtime/activation.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt::gpu {
@@ -24,8 +25,23 @@ struct ExpertSum {
   int64_t active = 0;
   const float* shared = nullptr;       // (tokens, n): the output of the shared expert; null: there is none
   const float* shared_gate = nullptr;  // (tokens): its weight is the sigmoid of this
+  // (experts, n): added to the outputs of each expert; null: there are none. Then the experts of each token, (tokens,
+  // active), tell which.
+  const float* bias = nullptr;
+  const int32_t* experts = nullptr;
 };
 // to (tokens, n) (+)= the weighted sum, in the order of `slots`. Cost: reads the rows once; one launch.
 void SumExperts(Stream stream, const ExpertSum& sum, bool accumulate, MatrixView<float> to);
+
+// The clamped unit (runtime/activation.h) of the slots' gates and ups: `gate_up` (slots, 2 units) has both side by
+// side, to which the row bias[experts[slot]] (2 units) is added; bias may be null. to (slots, units), dense like
+// gate_up and of its type. Cost: reads and writes both once; one launch.
+void ActivateExperts(Stream stream, const ClampedSwiGlu& unit, ConstDeviceArray gate_up, const float* bias,
+                     const int32_t* experts, int64_t slots, int64_t units, DeviceArray to);
+
+// From the gradients of the weights, dweights (tokens, active), that of the logits, in their place (kernels/experts.h).
+// experts (tokens, active): those that were chosen. Cost: reads and writes the logits; one launch.
+void ChooseExpertsGradient(Stream stream, const int32_t* experts, const float* dweights, int64_t active,
+                           bool normalised, MatrixView<float> logits);
 
 }  // namespace shiftrt::gpu

@@ -1,62 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/attention_common.h"
-#include "kernels/cuda/gated_delta.h"
-#include "kernels/cuda/warp.cuh"
+#include "kernels/cuda/gated_delta.cuh"
 
 namespace shiftrt::gpu {
 
 namespace {
-
-constexpr const char* kOperation = "a gated delta network";
-constexpr float kDeltaEps = 1e-6f;  // added to the squared norms of queries and keys, as transformers does
-
-// GatedDeltaShape and the arrays, as the kernels take them.
-struct Delta {
-  int key_heads, value_heads, key_dim, value_dim, conv_width, keys, values, channels;
-  int64_t state_floats, floats;  // a state of the rule takes the first, and with the convolution's rows the second
-  const DeltaRange* sequences;
-  float *states, *mixed, *decays, *out, *chunks;
-
-  SHIFTRT_DEVICE const DeltaRange& Sequence() const { return sequences[Block().z]; }
-  SHIFTRT_DEVICE float* State(int index, int head) const {
-    return states + index * floats + static_cast<int64_t>(head) * key_dim * value_dim;
-  }
-  SHIFTRT_DEVICE float* Rows(int index) const { return states + index * floats + state_floats; }
-  SHIFTRT_DEVICE const float* Query(int64_t token, int head) const {
-    return mixed + token * channels + head / (value_heads / key_heads) * key_dim;
-  }
-  SHIFTRT_DEVICE const float* Key(int64_t token, int head) const { return Query(token, head) + keys; }
-  SHIFTRT_DEVICE const float* Value(int64_t token, int head) const {
-    return mixed + token * channels + 2 * keys + head * value_dim;
-  }
-  SHIFTRT_DEVICE float* Out(int64_t token, int head) const { return out + token * values + head * value_dim; }
-  SHIFTRT_DEVICE float* LogDecay(int64_t token, int head) const { return decays + token * 2 * value_heads + head; }
-  SHIFTRT_DEVICE float Beta(int64_t token, int head) const { return *LogDecay(token, value_heads + head); }
-  // The two launches of chunks share W (tokens, key_dim) and the scores (tokens, kChunk) of each head.
-  SHIFTRT_DEVICE float* FromState(int64_t token, int head) const {
-    return chunks + (token * value_heads + head) * (key_dim + GatedDeltaShape::kChunk);
-  }
-  SHIFTRT_DEVICE float* Scores(int64_t token, int head) const { return FromState(token, head) + key_dim; }
-};
-Delta Of(const DeltaCall& call) {
-  const GatedDeltaShape& s = call.shape;
-  return {static_cast<int>(s.key_heads),
-          static_cast<int>(s.value_heads),
-          static_cast<int>(s.key_dim),
-          static_cast<int>(s.value_dim),
-          static_cast<int>(s.conv_width),
-          static_cast<int>(s.keys()),
-          static_cast<int>(s.values()),
-          static_cast<int>(s.channels()),
-          s.state_floats(),
-          s.sequence_floats(),
-          call.sequences,
-          call.states,
-          call.mixed,
-          call.decays,
-          call.out,
-          call.chunks};
-}
 
 // A warp has a token of a sequence, and of it a head of the queries, the keys or the values, or all gates.
 template <typename T>
@@ -65,7 +12,10 @@ struct ConvolveKernel {
   struct Args {
     Delta delta;
     const T* x;
-    const float *gates, *conv, *rates, *dt_bias;
+    int64_t x_stride;
+    const float *b, *a;
+    int64_t gates_stride;
+    const float *conv, *a_log, *dt_bias;
   };
   static int Items(const GatedDeltaShape& shape) {
     return static_cast<int>(2 * shape.key_heads + shape.value_heads + 1);
@@ -79,22 +29,22 @@ struct ConvolveKernel {
       const int at = t - d.conv_width + 1 + j;
       float x = 0;
       if (at >= 0) {
-        x = Widen(args.x[static_cast<int64_t>(sequence.begin + at) * (d.channels + d.values) + channel]);
+        x = Widen(args.x[(sequence.begin + at) * args.x_stride + channel]);
       } else if (sequence.before >= 0) {
         x = d.Rows(sequence.before)[static_cast<int64_t>(d.conv_width - 1 + at) * d.channels + channel];
       }
       if (last && j > 0) d.Rows(sequence.after)[static_cast<int64_t>(j - 1) * d.channels + channel] = x;
-      sum += args.conv[j * d.channels + channel] * x;
+      sum += args.conv[channel * d.conv_width + j] * x;
     }
     return Silu(sum);
   }
   static SHIFTRT_DEVICE void Gates(const Args& args, int64_t token) {
     const Delta& d = args.delta;
     for (int head = Lane(); head < d.value_heads; head += kWarpSize) {
-      const float* const of = args.gates + token * 2 * d.value_heads + head;
-      const double b = of[0], a = static_cast<double>(of[d.value_heads]) + args.dt_bias[head];
-      const double softplus = a > 20 ? a : Log(1 + Exp(a));
-      *d.LogDecay(token, head) = static_cast<float>(-args.rates[head] * softplus);
+      const int64_t at = token * args.gates_stride + head;
+      const double b = args.b[at], a = static_cast<double>(args.a[at]) + args.dt_bias[head];
+      const auto rate = static_cast<float>(Exp(static_cast<double>(args.a_log[head])));
+      *d.LogDecay(token, head) = static_cast<float>(-rate * Softplus(a));
       *d.LogDecay(token, d.value_heads + head) = static_cast<float>(1 / (1 + Exp(-b)));
     }
   }
@@ -180,46 +130,6 @@ struct TokenKernel {
       if (real && first + r < d.key_dim) d.State(sequence.after, head)[(first + r) * d.value_dim + column] = state[r];
   }
 };
-
-// Chunks of C = 64 tokens. With b_t the sum of the logarithms of g from the beginning of a chunk to token t, a token's
-// state is S_t = e^(b_t) S_0 + sum over s <= t of e^(b_t - b_s) k_s u_s', where
-//   (1 + A) U = diag(beta) (V - diag(e^b) K S_0),  A_ts = beta_t e^(b_t - b_s) k_t'k_s for s < t, and otherwise 0.
-// So U = U_0 - W S_0, with two matrices that do not depend on S_0 and solve (1 + A) U_0 = diag(beta) V and
-// (1 + A) W = diag(beta e^b) K: the WY representation. One launch computes them for all chunks together; the next goes
-// from chunk to chunk, with out = diag(e^b) Q S_0 + P U, P_ts = e^(b_t - b_s) q_t'k_s for s <= t, and otherwise 0.
-//
-// Both multiply matrices of 64 columns of shared memory, whose rows lie kPitch apart: so far that eight threads that
-// read 16 bytes each of eight rows, which are served together, find them in different banks.
-constexpr int kChunk = GatedDeltaShape::kChunk, kPitch = kChunk + 4, kTileThreads = 256, kSide = 16,
-              kPerSide = kChunk / kSide;
-
-SHIFTRT_DEVICE int TileRow(int i) { return Thread() / kSide + kSide * i; }
-SHIFTRT_DEVICE int TileColumn(int j) { return Thread() % kSide + kSide * j; }
-
-// Fills a matrix of kChunk rows and columns: element (row, column) with value(row, column). Before and after it, all
-// threads of the block may use shared memory.
-template <typename Value>
-SHIFTRT_DEVICE void Stage(Shared<float> to, const Value& value) {
-  SyncThreads();
-  for (int at = Thread(); at < kChunk * kChunk; at += kTileThreads)
-    to[at / kChunk * kPitch + at % kChunk] = value(at / kChunk, at % kChunk);
-  SyncThreads();
-}
-
-struct Chunk {
-  int first, count;  // tokens of the sequence
-  int64_t token;     // the first one's row
-};
-SHIFTRT_DEVICE Chunk ChunkOf(const DeltaRange& sequence, int first) {
-  return {first, sequence.count - first < kChunk ? sequence.count - first : kChunk,
-          static_cast<int64_t>(sequence.begin) + first};
-}
-
-// Element i of row(token), which has key_dim elements, for token t of a chunk; 0 outside.
-template <typename Row>
-SHIFTRT_DEVICE float Element(const Delta& d, const Chunk& chunk, int t, int i, const Row& row) {
-  return t < chunk.count && i < d.key_dim ? row(chunk.token + t)[i] : 0;
-}
 
 // A block has a chunk of a head.
 struct SolveChunksKernel {
@@ -333,43 +243,17 @@ struct SolveChunksKernel {
   }
 };
 
-// A block has kColumns columns of a head's state, in shared memory, and goes from chunk to chunk of a sequence.
-struct PassChunksKernel {
-  static constexpr int kThreads = kTileThreads, kColumns = 32, kPerRow = kColumns / kSide;
+// A block has kColumns columns of a head's state, in shared memory, and goes from chunk to chunk of a sequence. With
+// kKeeps it writes the states before the chunks to `starts` and, in the place of the output, U, which gradients need.
+template <bool kKeeps>
+struct PassChunksKernel : StateColumns {
   struct Args {
     Delta delta;
   };
-  static constexpr int Slices(int key_dim) { return (key_dim + kChunk - 1) / kChunk; }
   static constexpr int SharedSize(int key_dim) {
     return SharedBytes<float>(kChunk * kPitch) + SharedBytes<float>((Slices(key_dim) + 1) * kChunk * kColumns) +
            SharedBytes<float>(kChunk);
   }
-  using Tile = float[kPerSide][kPerRow];  // the rows and columns of a thread, of a matrix (kChunk, kColumns)
-
-  // tile += a b, with a (kChunk, kChunk) as Stage() leaves it, and b (kChunk, kColumns).
-  static SHIFTRT_DEVICE void Multiply(Shared<float> a, Shared<float> b, Tile& tile) {
-    for (int i = 0; i < kChunk; i += 4) {
-      float left[kPerSide][4];
-#pragma unroll
-      for (int r = 0; r < kPerSide; ++r) LoadShared4(a + (TileRow(r) * kPitch + i), left[r]);
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-#pragma unroll
-        for (int c = 0; c < kPerRow; ++c) {
-          const float right = b[(i + e) * kColumns + TileColumn(c)];
-#pragma unroll
-          for (int r = 0; r < kPerSide; ++r) tile[r][c] += left[r][e] * right;
-        }
-    }
-  }
-  template <typename Visit>
-  static SHIFTRT_DEVICE void ForEach(const Visit& visit) {
-#pragma unroll
-    for (int r = 0; r < kPerSide; ++r)
-#pragma unroll
-      for (int c = 0; c < kPerRow; ++c) visit(r, c, TileRow(r), TileColumn(c));
-  }
-
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const Delta& d = args.delta;
     const DeltaRange& sequence = d.Sequence();
@@ -378,22 +262,13 @@ struct PassChunksKernel {
     const Shared<float> stage = arena.Take<float>(kChunk * kPitch),
                         state = arena.Take<float>((slices + 1) * kChunk * kColumns), sums = arena.Take<float>(kChunk),
                         updates = state + slices * kChunk * kColumns;
-    // Calls visit(element in shared memory, element of the head's state) for those of the thread that exist.
-    const auto for_state = [&](auto visit) {
-      for (int slice = 0; slice < slices; ++slice)
-        ForEach([&](int, int, int row, int column) {
-          const int key = slice * kChunk + row;
-          const bool real = key < d.key_dim && first_column + column < d.value_dim;
-          visit(key * kColumns + column, real, key * d.value_dim + first_column + column);
-        });
-    };
-    for_state([&](int at, bool real, int from) {
+    ForState(d, first_column, [&](int at, bool real, int from) {
       state[at] = real && sequence.before >= 0 ? d.State(sequence.before, head)[from] : 0;
     });
     for (int first = 0; first < sequence.count; first += kChunk)
       RunChunk(d, ChunkOf(sequence, first), head, first_column, {stage, state, updates, sums});
     if (sequence.after < 0 || sequence.count == 0) return;
-    for_state([&](int at, bool real, int to) {
+    ForState(d, first_column, [&](int at, bool real, int to) {
       if (real) d.State(sequence.after, head)[to] = state[at];
     });
   }
@@ -410,6 +285,10 @@ struct PassChunksKernel {
     const int slices = Slices(d.key_dim);
     const auto slice_of = [&](int slice) { return m.state + slice * kChunk * kColumns; };
     const auto has = [&](int row, int column) { return row < chunk.count && first_column + column < d.value_dim; };
+    if constexpr (kKeeps)
+      ForState(d, first_column, [&](int at, bool real, int to) {
+        if (real) d.starts[d.AtChunk(chunk.token, head) + to] = m.state[at];
+      });
     Tile update = {}, out = {};
     ForEach([&](int r, int c, int t, int column) {
       if (has(t, column)) update[r][c] = d.Out(chunk.token + t, head)[first_column + column];
@@ -418,14 +297,18 @@ struct PassChunksKernel {
       const int from = slice * kChunk;
       Stage(m.stage, [&](int t, int i) { return -Element(d, chunk, t, from + i, from_state); });
       Multiply(m.stage, slice_of(slice), update);
+      if constexpr (kKeeps) continue;
       Stage(m.stage, [&](int t, int i) { return Exp(m.sums[t]) * Element(d, chunk, t, from + i, query); });
       Multiply(m.stage, slice_of(slice), out);
     }
     ForEach([&](int r, int c, int t, int column) { m.updates[t * kColumns + column] = update[r][c]; });
-    Stage(m.stage, [&](int t, int s) { return t < chunk.count ? d.Scores(chunk.token + t, head)[s] : 0; });
-    Multiply(m.stage, m.updates, out);
+    if constexpr (!kKeeps) {
+      Stage(m.stage, [&](int t, int s) { return t < chunk.count ? d.Scores(chunk.token + t, head)[s] : 0; });
+      Multiply(m.stage, m.updates, out);
+    }
+    const Tile& written = kKeeps ? update : out;
     ForEach([&](int r, int c, int t, int column) {
-      if (has(t, column)) d.Out(chunk.token + t, head)[first_column + column] = out[r][c];
+      if (has(t, column)) d.Out(chunk.token + t, head)[first_column + column] = written[r][c];
     });
     const float last = m.sums[chunk.count - 1], whole = Exp(last);
     for (int slice = 0; slice < slices; ++slice) {
@@ -449,7 +332,8 @@ struct NormKernel {
     const T* z;
     T* to;
     int64_t groups;
-    int heads, dim, z_stride;
+    int heads, dim;
+    int64_t z_stride;
     float eps;
   };
   static SHIFTRT_DEVICE void Run(const Args& args) {
@@ -465,36 +349,36 @@ struct NormKernel {
   }
 };
 
-void RequireDelta(const GatedDeltaShape& shape) {
-  Require(shape.key_heads > 0 && shape.value_heads % shape.key_heads == 0, kOperation,
-          "a number of heads that is a multiple of those of keys", shape.value_heads);
-  Require(shape.key_dim <= kMostDeltaDim && shape.value_dim <= kMostDeltaDim, kOperation, "heads of at most 256",
-          shape.key_dim > shape.value_dim ? shape.key_dim : shape.value_dim);
-}
-
-// Calls launch(arguments, blocks along z) for as many sequences at a time as a grid can have.
-template <typename Body>
-void ForDeltaSequences(const DeltaCall& call, const Body& launch) {
-  if (call.longest == 0) return;
-  ForSequences(call.sequence_count, [&](int64_t first, int blocks) {
-    Delta delta = Of(call);
-    delta.sequences += first;
-    launch(delta, blocks);
-  });
+template <bool kKeeps>
+void LaunchChunks(Stream stream, const DeltaCall& call, const Delta& delta, int sequences) {
+  using Pass = PassChunksKernel<kKeeps>;
+  Launch<SolveChunksKernel>(stream,
+                            {.x = delta.value_heads,
+                             .y = Blocks(call.longest, kChunk),
+                             .z = sequences,
+                             .shared_bytes = SolveChunksKernel::kShared},
+                            {delta});
+  Launch<Pass>(stream,
+               {.x = delta.value_heads,
+                .y = Blocks(delta.value_dim, Pass::kColumns),
+                .z = sequences,
+                .shared_bytes = Pass::SharedSize(delta.key_dim)},
+               {delta});
 }
 
 }  // namespace
 
 void ConvolveDelta(Stream stream, const DeltaCall& call) {
   RequireDelta(call.shape);
-  WithType(kOperation, call.x.dtype, [&](auto type) {
+  WithType(kDeltaOperation, call.x.dtype, [&](auto type) {
     using T = decltype(type);
     using Kernel = ConvolveKernel<T>;
     ForDeltaSequences(call, [&](const Delta& delta, int sequences) {
       Launch<Kernel>(
           stream,
           {.x = static_cast<int>(call.longest), .y = Blocks(Kernel::Items(call.shape), Kernel::kWarps), .z = sequences},
-          {delta, static_cast<const T*>(call.x.data), call.gates, call.conv, call.rates, call.dt_bias});
+          {delta, static_cast<const T*>(call.x.data), call.x_stride, call.b, call.a, call.gates_stride, call.conv,
+           call.a_log, call.dt_bias});
     });
   });
 }
@@ -503,19 +387,7 @@ void ApplyDeltaRule(Stream stream, const DeltaCall& call) {
   RequireDelta(call.shape);
   const int heads = static_cast<int>(call.shape.value_heads), key_dim = static_cast<int>(call.shape.key_dim);
   ForDeltaSequences(call, [&](const Delta& delta, int sequences) {
-    if (call.longest > kFewDeltaTokens) {
-      Launch<SolveChunksKernel>(
-          stream,
-          {.x = heads, .y = Blocks(call.longest, kChunk), .z = sequences, .shared_bytes = SolveChunksKernel::kShared},
-          {delta});
-      using Pass = PassChunksKernel;
-      return Launch<Pass>(stream,
-                          {.x = heads,
-                           .y = Blocks(call.shape.value_dim, Pass::kColumns),
-                           .z = sequences,
-                           .shared_bytes = Pass::SharedSize(key_dim)},
-                          {delta});
-    }
+    if (call.longest > kFewDeltaTokens) return LaunchChunks<false>(stream, call, delta, sequences);
     const auto launch = [&](auto kernel) {
       using Kernel = decltype(kernel);
       Launch<Kernel>(
@@ -528,18 +400,26 @@ void ApplyDeltaRule(Stream stream, const DeltaCall& call) {
   });
 }
 
+void KeepDeltaStates(Stream stream, const DeltaCall& call, float* starts) {
+  RequireDelta(call.shape);
+  ForDeltaSequences(call, [&](Delta delta, int sequences) {
+    delta.starts = starts;
+    LaunchChunks<true>(stream, call, delta, sequences);
+  });
+}
+
 void NormDelta(Stream stream, const DeltaCall& call, int64_t tokens, const float* weight, float eps, DeviceArray to) {
   const int64_t groups = tokens * call.shape.value_heads;
-  Require(to.dtype == call.x.dtype, kOperation, "one type for z and the result, not bytes",
+  Require(to.dtype == call.x.dtype, kDeltaOperation, "one type for z and the result, not bytes",
           static_cast<int64_t>(SizeOf(to.dtype)));
   if (groups == 0) return;
-  WithType(kOperation, to.dtype, [&](auto type) {
+  WithType(kDeltaOperation, to.dtype, [&](auto type) {
     using T = decltype(type);
     using Kernel = NormKernel<T>;
-    Launch<Kernel>(stream, {.x = Blocks(groups, Kernel::kWarps)},
-                   {call.out, weight, static_cast<const T*>(call.x.data) + call.shape.channels(),
-                    static_cast<T*>(to.data), groups, static_cast<int>(call.shape.value_heads),
-                    static_cast<int>(call.shape.value_dim), static_cast<int>(call.width()), eps});
+    Launch<Kernel>(
+        stream, {.x = Blocks(groups, Kernel::kWarps)},
+        {call.out, weight, static_cast<const T*>(call.x.data) + call.shape.channels(), static_cast<T*>(to.data), groups,
+         static_cast<int>(call.shape.value_heads), static_cast<int>(call.shape.value_dim), call.x_stride, eps});
   });
 }
 

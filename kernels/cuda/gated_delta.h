@@ -24,19 +24,19 @@ struct DeltaCall {
   float* states = nullptr;
 
   // These have rows for all tokens of the batch.
-  ConstDeviceArray x;              // (tokens, channels + values): the convolution's input, and z
-  const float* gates = nullptr;    // (tokens, 2 value_heads): b, and a
-  const float* conv = nullptr;     // (conv_width, channels)
-  const float* rates = nullptr;    // (value_heads): exp(a_log)
-  const float* dt_bias = nullptr;  // (value_heads)
+  ConstDeviceArray x;    // the convolution's input, (tokens, channels), and for NormDelta() z behind it
+  int64_t x_stride = 0;  // elements between two rows of it
+  const float *b = nullptr, *a = nullptr;  // (tokens, value_heads)
+  int64_t gates_stride = 0;                // elements between two rows of each
+  const float* conv = nullptr;             // (channels, conv_width)
+  const float* a_log = nullptr;            // (value_heads)
+  const float* dt_bias = nullptr;          // (value_heads)
   // Written by ConvolveDelta().
   float* mixed = nullptr;   // (tokens, channels): normed queries and keys, and values
   float* decays = nullptr;  // (tokens, 2 value_heads): the logarithm of g, and beta
   // Written by ApplyDeltaRule().
   float* out = nullptr;     // (tokens, values)
   float* chunks = nullptr;  // (tokens, shape.chunk_floats()); unused for few tokens
-
-  int64_t width() const { return shape.channels() + shape.values(); }
 };
 inline constexpr int64_t kMostDeltaDim = 256;
 // Sequences of up to so many tokens go through the rule token by token.
@@ -51,5 +51,31 @@ void ApplyDeltaRule(Stream stream, const DeltaCall& call);
 // to (tokens, values), in the type of x, = silu(z) * out / sqrt(mean(out^2) + eps) * weight, the mean over each head;
 // weight (value_dim). Cost: reads `out` and z and writes `to` once; one launch.
 void NormDelta(Stream stream, const DeltaCall& call, int64_t tokens, const float* weight, float eps, DeviceArray to);
+
+// The gradients of ConvolveDelta() and ApplyDeltaRule() for sequences that go on from nothing and leave nothing, in
+// chunks whatever their lengths. All matrices are dense and float32.
+struct DeltaGradientCall {
+  // As those functions took it, in the order of the sequences' tokens. `mixed` may hold anything; `out` and `chunks`
+  // are memory that this call writes.
+  DeltaCall call;
+  int64_t tokens = 0;
+  const float* out = nullptr;   // (tokens, values): the output
+  const float* dout = nullptr;  // (tokens, values): its gradient
+  // Memory that this call writes: (tokens, values), and DeltaChunks() times shape.state_floats() twice.
+  float *changes = nullptr, *starts = nullptr, *ends = nullptr;
+  float* dmixed = nullptr;             // (tokens, channels): likewise
+  float* dx = nullptr;                 // (tokens, channels)
+  float *da = nullptr, *db = nullptr;  // (tokens, value_heads)
+  float* da_log = nullptr;             // (tokens, value_heads): the part of each token in the gradient of a_log
+  float* dconv = nullptr;              // (channels, conv_width), added to; null: it is not wanted
+};
+// Its first step, after ConvolveDelta(): like ApplyDeltaRule() in chunks, but writes the states before the chunks, and
+// in the place of the output what is added to the state times each token's key. Two launches.
+void KeepDeltaStates(Stream stream, const DeltaCall& call, float* starts);
+inline int64_t DeltaChunks(int64_t tokens, int64_t sequences) { return tokens / GatedDeltaShape::kChunk + sequences; }
+// The gradient of dt_bias is the sum of the rows of `da`, and that of a_log the sum of those of `da_log`. Nothing
+// depends on the order of blocks. Cost: seven launches, or eight with dconv; per token and value head, with C = 64,
+// 6 key_dim value_dim + C (5 key_dim + 3 value_dim) multiply-adds more than those of the forward pass twice.
+void DeltaGradient(Stream stream, const DeltaGradientCall& of);
 
 }  // namespace shiftrt::gpu

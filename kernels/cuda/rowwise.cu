@@ -225,6 +225,105 @@ struct GateHeadsStep {
   }
 };
 
+// A head's queries stand before its gates in `both`. kJoins: from the two matrices to `both`.
+template <bool kJoins>
+struct HeadPairsStep {
+  WrittenRowsOf both;
+  RowsOf<float> queries, gates;
+  int head_dim;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    const int of_queries = col + col / head_dim * head_dim, of_gates = of_queries + head_dim;
+    float values[8];
+    if constexpr (kJoins) {
+      Read<kWide>(queries.At(row, col), count, values);
+      both.template Write<kWide>(row, of_queries, count, values);
+      Read<kWide>(gates.At(row, col), count, values);
+      both.template Write<kWide>(row, of_gates, count, values);
+    } else {
+      Read<kWide>(both.to.At(row, of_queries), count, values);
+      Write<kWide>(queries.At(row, col), count, values);
+      Read<kWide>(both.to.At(row, of_gates), count, values);
+      Write<kWide>(gates.At(row, col), count, values);
+    }
+  }
+};
+
+struct SigmoidGateStep {
+  RowsOf<const float> gates;
+  WrittenRowsOf x;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float of_gates[8], values[8];
+    Read<kWide>(gates.At(row, col), count, of_gates);
+    Read<kWide>(x.to.At(row, col), count, values);
+    for (int j = 0; j < 8; ++j) values[j] *= Sigmoid(of_gates[j]);
+    x.template Write<kWide>(row, col, count, values);
+  }
+};
+
+struct SigmoidGateGradientStep {
+  RowsOf<const float> gates, x;
+  WrittenRowsOf dy, dgates;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float of_gates[8], values[8], d[8];
+    Read<kWide>(gates.At(row, col), count, of_gates);
+    Read<kWide>(x.At(row, col), count, values);
+    Read<kWide>(dy.to.At(row, col), count, d);
+    for (int j = 0; j < 8; ++j) {
+      const float p = Sigmoid(of_gates[j]);
+      d[j] *= p;
+      values[j] *= d[j] * (1 - p);
+    }
+    dy.template Write<kWide>(row, col, count, d);
+    dgates.template Write<kWide>(row, col, count, values);
+  }
+};
+
+SHIFTRT_DEVICE float FactorOf(const RowScales& by, int64_t row) {
+  return by.sigmoid ? Sigmoid(by.scales[row]) : by.scales[row];
+}
+
+struct ScaleEachRowStep {
+  RowScales by;
+  WrittenRowsOf x;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    const float factor = FactorOf(by, row);
+    float values[8];
+    Read<kWide>(x.to.At(row, col), count, values);
+    for (int j = 0; j < 8; ++j) values[j] *= factor;
+    x.template Write<kWide>(row, col, count, values);
+  }
+};
+
+// A warp has a row.
+struct ScaleEachRowGradientKernel {
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
+  struct Args {
+    RowScales by;
+    RowsOf<const float> rows;
+    RowsOf<float> dy;
+    float* dscales;
+    int64_t count;
+    int cols;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t row = static_cast<int64_t>(Block().x) * kWarps + Warp();
+    if (row >= args.count) return;
+    const float factor = FactorOf(args.by, row);
+    float sum = 0;
+    for (int col = Lane(); col < args.cols; col += kWarpSize) {
+      float* const d = args.dy.At(row, col);
+      sum += *d * *args.rows.At(row, col);
+      *d *= factor;
+    }
+    sum = WarpSum(sum);
+    if (Lane() == 0) args.dscales[row] = args.by.sigmoid ? sum * (1 - factor) : sum;
+  }
+};
+
 template <Activation kActivation>
 struct GateGradientStep {
   RowsOf<const float> gate, up;  // up: null without gate
@@ -245,6 +344,41 @@ struct GateGradientStep {
     } else {
       for (int j = 0; j < 8; ++j) d[j] *= activated[j].slope;
     }
+    dgate.template Write<kWide>(row, col, count, d);
+  }
+};
+
+struct ClampedGateStep {
+  ClampedSwiGlu unit;
+  WrittenRowsOf gate;
+  RowsOf<const float> up;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float gates[8], ups[8];
+    Read<kWide>(gate.to.At(row, col), count, gates);
+    Read<kWide>(up.At(row, col), count, ups);
+    for (int j = 0; j < 8; ++j) gates[j] = ClampedUnit(unit, gates[j], ups[j]);
+    gate.template Write<kWide>(row, col, count, gates);
+  }
+};
+
+// With p = sigmoid(alpha g), the slope of g p is p (1 + alpha g (1 - p)).
+struct ClampedGateGradientStep {
+  ClampedSwiGlu unit;
+  RowsOf<const float> gate, up;
+  WrittenRowsOf dgate, dup;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float gates[8], ups[8], d[8], to_up[8];
+    Read<kWide>(gate.At(row, col), count, gates);
+    Read<kWide>(up.At(row, col), count, ups);
+    Read<kWide>(dgate.to.At(row, col), count, d);
+    for (int j = 0; j < 8; ++j) {
+      const float g = Below(gates[j], unit.limit), u = Within(ups[j], unit.limit), p = Sigmoid(unit.alpha * g);
+      to_up[j] = ups[j] < -unit.limit || ups[j] > unit.limit ? 0 : d[j] * g * p;
+      d[j] *= gates[j] > unit.limit ? 0 : (u + 1) * (p * (1 + unit.alpha * g * (1 - p)));
+    }
+    dup.template Write<kWide>(row, col, count, to_up);
     dgate.template Write<kWide>(row, col, count, d);
   }
 };
@@ -364,6 +498,20 @@ void GateRowsGradient(Stream stream, Activation activation, MatrixView<const flo
   });
 }
 
+void ClampedGateRows(Stream stream, const ClampedSwiGlu& unit, const WrittenRows& gate, MatrixView<const float> up) {
+  RequireAlike("a clamped unit", gate.rows, up);
+  LaunchRows(stream, ClampedGateStep{unit, Of(gate), Of(up)}, gate.rows, up);
+}
+
+void ClampedGateRowsGradient(Stream stream, const ClampedSwiGlu& unit, MatrixView<const float> gate,
+                             MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup) {
+  RequireAlike("the gradient of a clamped unit", gate, up);
+  RequireAlike("the gradient of a clamped unit", gate, dgate.rows);
+  RequireAlike("the gradient of a clamped unit", gate, dup.rows);
+  LaunchRows(stream, ClampedGateGradientStep{unit, Of(gate), Of(up), Of(dgate), Of(dup)}, gate, up, dgate.rows,
+             dup.rows);
+}
+
 void GateHeads(Stream stream, const ConstDeviceRows& both, int64_t head_dim, const DeviceRows& x) {
   Require(head_dim % 8 == 0, "gates of heads", "a head dimension that is a multiple of 8", head_dim);
   Require(both.rows == x.rows && both.cols >= 2 * x.cols, "gates of heads", "a gate for each element, not columns",
@@ -374,6 +522,66 @@ void GateHeads(Stream stream, const ConstDeviceRows& both, int64_t head_dim, con
     LaunchRows(stream, GateHeadsStep<decltype(gate), decltype(type)>{Of(gates), Of(values), static_cast<int>(head_dim)},
                values, gates);
   });
+}
+
+namespace {
+
+void RequireHeadPairs(int64_t head_dim, MatrixView<const float> both, MatrixView<const float> queries,
+                      MatrixView<const float> gates) {
+  constexpr const char* kOperation = "queries and gates of heads";
+  Require(head_dim % 8 == 0, kOperation, "a head dimension that is a multiple of 8", head_dim);
+  RequireAlike(kOperation, queries, gates);
+  Require(both.rows == queries.rows && both.cols == 2 * queries.cols, kOperation, "twice as many columns together, not",
+          both.cols);
+}
+
+// A view of rows that a step only reads, in the place of one that it writes.
+MatrixView<float> Mutable(const MatrixView<const float>& x) {
+  return {const_cast<float*>(x.data), x.rows, x.cols, x.stride};
+}
+
+}  // namespace
+
+void SplitHeads(Stream stream, MatrixView<const float> both, int64_t head_dim, MatrixView<float> queries,
+                MatrixView<float> gates) {
+  RequireHeadPairs(head_dim, both, queries, gates);
+  LaunchRows(stream,
+             HeadPairsStep<false>{Of(WrittenRows(Mutable(both))), Of(queries), Of(gates), static_cast<int>(head_dim)},
+             queries, gates, both);
+}
+
+void JoinHeads(Stream stream, MatrixView<const float> queries, MatrixView<const float> gates, int64_t head_dim,
+               const WrittenRows& both) {
+  RequireHeadPairs(head_dim, both.rows, queries, gates);
+  LaunchRows(stream,
+             HeadPairsStep<true>{Of(both), Of(Mutable(queries)), Of(Mutable(gates)), static_cast<int>(head_dim)},
+             queries, gates, both.rows);
+}
+
+void SigmoidGate(Stream stream, MatrixView<const float> gates, const WrittenRows& x) {
+  RequireAlike("gates", gates, x.rows);
+  LaunchRows(stream, SigmoidGateStep{Of(gates), Of(x)}, x.rows, gates);
+}
+
+void SigmoidGateGradient(Stream stream, MatrixView<const float> gates, MatrixView<const float> x, const WrittenRows& dy,
+                         const WrittenRows& dgates) {
+  RequireAlike("the gradient of gates", gates, x);
+  RequireAlike("the gradient of gates", gates, dy.rows);
+  RequireAlike("the gradient of gates", gates, dgates.rows);
+  LaunchRows(stream, SigmoidGateGradientStep{Of(gates), Of(x), Of(dy), Of(dgates)}, dy.rows, gates, x, dgates.rows);
+}
+
+void ScaleEachRow(Stream stream, const RowScales& by, const WrittenRows& x) {
+  LaunchRows(stream, ScaleEachRowStep{by, Of(x)}, x.rows);
+}
+
+void ScaleEachRowGradient(Stream stream, const RowScales& by, MatrixView<const float> rows, MatrixView<float> dy,
+                          float* dscales) {
+  RequireAlike("the gradient of scaled rows", rows, dy);
+  if (dy.rows == 0) return;
+  using Kernel = ScaleEachRowGradientKernel;
+  Launch<Kernel>(stream, {.x = Blocks(dy.rows, Kernel::kWarps)},
+                 {by, Of(rows), Of(dy), dscales, dy.rows, static_cast<int>(dy.cols)});
 }
 
 void AddColumnSums(Stream stream, MatrixView<const float> x, MatrixView<float> to) {

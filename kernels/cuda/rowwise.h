@@ -52,9 +52,38 @@ void GateRows(Stream stream, Activation activation, const GateOperands& of, cons
 void GateRowsGradient(Stream stream, Activation activation, MatrixView<const float> gate, MatrixView<const float> up,
                       const WrittenRows& dgate, const WrittenRows& dup);
 
+// The same of the clamped unit (runtime/activation.h), in float32: gate becomes its result, and dgate, which holds the
+// gradient of the result, becomes that of gate.
+void ClampedGateRows(Stream stream, const ClampedSwiGlu& unit, const WrittenRows& gate, MatrixView<const float> up);
+void ClampedGateRowsGradient(Stream stream, const ClampedSwiGlu& unit, MatrixView<const float> gate,
+                             MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup);
+
 // x (tokens, heads * head_dim) *= sigmoid(gates): the gate of a head stands behind the queries of that head in `both`,
 // (tokens, 2 heads * head_dim) and more columns. The types are those of CopyRows(). head_dim: a multiple of 8.
 void GateHeads(Stream stream, const ConstDeviceRows& both, int64_t head_dim, const DeviceRows& x);
+
+// The same in gradients, in float32. SplitHeads() copies the queries and the gates of `both` (tokens, 2 heads *
+// head_dim) to matrices of their own, (tokens, heads * head_dim), and JoinHeads() copies them back. head_dim: a
+// multiple of 8.
+void SplitHeads(Stream stream, MatrixView<const float> both, int64_t head_dim, MatrixView<float> queries,
+                MatrixView<float> gates);
+void JoinHeads(Stream stream, MatrixView<const float> queries, MatrixView<const float> gates, int64_t head_dim,
+               const WrittenRows& both);
+// x *= sigmoid(gates), all (tokens, n). In its gradient, x is that before the call; dy becomes the gradient of x.
+void SigmoidGate(Stream stream, MatrixView<const float> gates, const WrittenRows& x);
+void SigmoidGateGradient(Stream stream, MatrixView<const float> gates, MatrixView<const float> x, const WrittenRows& dy,
+                         const WrittenRows& dgates);
+
+// One factor per row, scales (rows) or their sigmoids: x *= it.
+struct RowScales {
+  const float* scales = nullptr;
+  bool sigmoid = false;
+};
+void ScaleEachRow(Stream stream, const RowScales& by, const WrittenRows& x);
+// Its gradients. dy becomes that of x. dscales (rows) is written: the products of the rows of dy with those of x, or,
+// of sigmoids, with those of the result, times 1 - sigmoid. `rows` is that x or result.
+void ScaleEachRowGradient(Stream stream, const RowScales& by, MatrixView<const float> rows, MatrixView<float> dy,
+                          float* dscales);
 
 // to (1, n) += the sum of the rows of x (tokens, n), added in a fixed order.
 void AddColumnSums(Stream stream, MatrixView<const float> x, MatrixView<float> to);

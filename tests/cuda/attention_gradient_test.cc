@@ -83,6 +83,26 @@ TEST_F(AttentionGradientOnGpu, AgreesWithFloat64) {
   }
 }
 
+TEST_F(AttentionGradientOnGpu, OfSinksAgreesWithFloat64) {
+  for (const auto& [tokens, heads] : {std::pair<int64_t, int64_t>{1, 1}, {9, 40}, {70, 8}}) {
+    const auto sinks = Input<float>::Normal(stream_, heads, 1),
+               log_sums = Input<float>::Normal(stream_, tokens * heads, 2, 2),
+               deltas = Input<float>::Normal(stream_, tokens * heads, 3),
+               before = Input<float>::Normal(stream_, heads, 4);
+    AddSinkGradient(stream_, sinks.data(), {log_sums.data(), tokens, heads}, deltas.data(), before.data());
+    const std::vector<double> found = Now(stream_, before);
+    for (int64_t head = 0; head < heads; ++head) {
+      double sum = before[head], size = std::abs(sum);
+      for (int64_t t = 0; t < tokens; ++t) {
+        const double term = std::exp(sinks[head] - log_sums[t * heads + head]) * deltas[t * heads + head];
+        sum -= term;
+        size += std::abs(term);
+      }
+      EXPECT_NEAR(found[head], sum, 32 * kUnit<float> * size) << head;
+    }
+  }
+}
+
 TEST_F(AttentionGradientOnGpu, RefusesWhatItCannotTake) {
   const Input<BFloat16> x(stream_, std::vector<double>(256, 1.0));
   const Input<Float16> half(stream_, std::vector<double>(256, 1.0));

@@ -21,12 +21,31 @@ AttentionShape ShapeOf(const AttentionCase& c) {
   return Shape(static_cast<int>(c.heads), static_cast<int>(c.kv_heads), static_cast<int>(c.head_dim),
                static_cast<int>(c.window), c.soft_cap);
 }
+AttentionShape ShapeOf(const AttentionCase& c, const DeviceBuffer<float>& sinks) {
+  AttentionShape shape = ShapeOf(c);
+  shape.sinks = sinks.data();
+  return shape;
+}
+// Those of tests/kernels/attention_cases.h with and without sinks.
+std::vector<AttentionCase> AllCases() {
+  std::vector<AttentionCase> cases = test::AttentionCases();
+  for (AttentionCase& c : test::AttentionSinkCases()) cases.push_back(c);
+  cases.push_back({8, 1, 64, {{130, 1}, {0, 1}, {500, 1}}, 2, 0, 0, true});
+  cases.push_back({8, 1, 64, {{0, 1}, {0, 70}, {100, 40}}, 2, 0, 0, true});
+  cases.push_back({2, 1, 64, {{0, 1}, {0, 70}, {31, 1}}, 2, 9, 0, true});
+  return cases;
+}
 bool Takes(const AttentionCase& c) {
   return c.head_dim == 64 || c.head_dim == 80 || c.head_dim == 96 || c.head_dim == 128 || c.head_dim == 256;
 }
 
 class AttentionOnGpu : public CudaTest {
  protected:
+  DeviceBuffer<float> OnDevice(const std::vector<float>& sinks) const {
+    return sinks.empty() ? DeviceBuffer<float>()
+                         : DeviceBuffer<float>(stream_, std::span<const float>(sinks), "a test");
+  }
+
   SplitScratch scratch_;  // one launch after another
 
   // The relative error of a weight is the absolute error of its score, and sums run over the keys. `rounding`: that of
@@ -60,7 +79,8 @@ class AttentionOnGpu : public CudaTest {
     const DeviceBuffer<int32_t> first(stream_, std::span<const int32_t>(first_row), "a test"),
         seen(stream_, std::span<const int32_t>(visible), "a test");
     const Output<float> out(stream_, p.tokens * p.q_dim()), log_sums(stream_, p.tokens * c.heads);
-    SplitAttention call = {.shape = ShapeOf(c),
+    const DeviceBuffer<float> sinks = OnDevice(p.Sinks());
+    SplitAttention call = {.shape = ShapeOf(c, sinks),
                            .q = q.data(),
                            .keys = keys.array(),
                            .values = values.array(),
@@ -94,7 +114,8 @@ class AttentionOnGpu : public CudaTest {
     const DeviceBuffer<PackedSequence> device(stream_, std::span<const PackedSequence>(sequences), "a test");
     const Output<T> out(stream_, p.tokens * p.q_dim());
     const Output<float> log_sums(stream_, p.tokens * c.heads);
-    AttendPacked(stream_, {.shape = ShapeOf(c),
+    const DeviceBuffer<float> sinks = OnDevice(p.Sinks());
+    AttendPacked(stream_, {.shape = ShapeOf(c, sinks),
                            .q = q.array(),
                            .keys = keys.array(),
                            .values = values.array(),
@@ -111,9 +132,9 @@ class AttentionOnGpu : public CudaTest {
   // Both types that the kernels take, in turn.
   void CheckAllPacked(PackedKernel kernel) {
     bool half = false;
-    for (const AttentionCase& c : test::AttentionCases()) {
+    for (const AttentionCase& c : AllCases()) {
       if (!Takes(c) || c.single() || TooLarge(c.heads * c.head_dim, 512)) continue;
-      if (kernel == PackedKernel::kWarpgroups && !TakesWarpgroups(0, ShapeOf(c))) continue;
+      if (kernel == PackedKernel::kWarpgroups && (c.sinks || !TakesWarpgroups(0, ShapeOf(c)))) continue;
       SCOPED_TRACE(c.Name());
       half = !half;
       half ? CheckPacked<Float16>(c, kernel) : CheckPacked<BFloat16>(c, kernel);
@@ -124,7 +145,7 @@ class AttentionOnGpu : public CudaTest {
 
 TEST_F(AttentionOnGpu, SplitAgreesWithFloat64) {
   int turn = 0;
-  for (const AttentionCase& c : test::AttentionCases()) {
+  for (const AttentionCase& c : AllCases()) {
     if (!Takes(c) || !c.single()) continue;
     // Each query uses as many of the splits as its keys are worth, and there may be more splits than keys.
     const int splits = std::array{1, 2, 3, 5, 7}[turn++ % 5];

@@ -65,6 +65,43 @@ TEST_F(ExpertsOnGpu, OrdersEqualProbabilitiesAndNans) {
   EXPECT_THROW(ChooseExperts(stream_, {logits.data(), 1, 1025}, 2, false, chosen.data(), weights.data()), Error);
 }
 
+TEST_F(ExpertsOnGpu, GradientsOfTheChoiceAgreeWithFloat64) {
+  struct Case {
+    int64_t tokens, experts, active;
+  };
+  for (const auto& [tokens, experts, active] : {Case{1, 1, 1}, {5, 6, 6}, {9, 33, 2}, {3, 200, 32}}) {
+    for (const bool normalised : {false, true}) {
+      SCOPED_TRACE(std::to_string(experts) + " experts");
+      const auto logits = Input<float>::Normal(stream_, tokens * experts, 3, 2),
+                 dweights = Input<float>::Normal(stream_, tokens * active, 4);
+      std::vector<int32_t> experts_of;  // some that ascend
+      for (int64_t i = 0; i < tokens * active; ++i)
+        experts_of.push_back(static_cast<int32_t>(i % active * (experts / active)));
+      const DeviceBuffer<int32_t> chosen(stream_, std::span<const int32_t>(experts_of), "a test");
+      ChooseExpertsGradient(stream_, chosen.data(), dweights.data(), active, normalised,
+                            {logits.data(), tokens, experts});
+      const std::vector<double> found = Fetched(logits.buffer);
+      for (int64_t t = 0; t < tokens; ++t) {
+        std::vector<double> p, dp(experts, 0.0);
+        double all = 0, total = 0, mean = 0, sum = 0;
+        for (int64_t e = 0; e < experts; ++e) p.push_back(std::exp(logits[t * experts + e])), all += p.back();
+        for (double& value : p) value /= all;
+        const auto expert_of = [&](int64_t i) { return experts_of[t * active + i]; };
+        for (int64_t i = 0; i < active; ++i) total += p[expert_of(i)];
+        for (int64_t i = 0; i < active; ++i) mean += dweights[t * active + i] * p[expert_of(i)] / total;
+        for (int64_t i = 0; i < active; ++i) {
+          const double dw = dweights[t * active + i];
+          dp[expert_of(i)] = normalised ? (dw - mean) / total : dw;
+          sum += dp[expert_of(i)] * p[expert_of(i)];
+        }
+        for (int64_t e = 0; e < experts; ++e)
+          EXPECT_NEAR(found[t * experts + e], p[e] * (dp[e] - sum), 1e-5 * (p[e] / std::min(1.0, total) + 1e-3))
+              << "token " << t << ", expert " << e;
+      }
+    }
+  }
+}
+
 TEST_F(ExpertsOnGpu, SumsAgreeWithFloat64) {
   constexpr int64_t kTokens = 3, kActive = 4;
   for (const int64_t cols : {7, 64, 1040}) {
@@ -91,6 +128,67 @@ TEST_F(ExpertsOnGpu, SumsAgreeWithFloat64) {
         }
         ASSERT_NEAR(found[i], sum, 8 * test::kUnit * size) << i;
       }
+    }
+  }
+}
+
+TEST_F(ExpertsOnGpu, ClampedUnitsAndBiasesAgreeWithFloat64) {
+  constexpr int64_t kSlots = 5, kExperts = 3;
+  const std::vector<int32_t> experts = {2, 0, 2, 1, 0};
+  const DeviceBuffer<int32_t> chosen(stream_, std::span<const int32_t>(experts), "a test");
+  const ClampedSwiGlu unit{.alpha = 1.25f, .limit = 0.75f};
+  for (const int64_t units : {8, 40, 1032}) {
+    const auto bias = Input<float>::Normal(stream_, kExperts * 2 * units, 2);
+    ForEveryType([&](auto type) {
+      using T = decltype(type);
+      const auto gate_up = Input<T>::Normal(stream_, kSlots * 2 * units, 1);
+      for (const bool biased : {false, true}) {
+        const Output<T> to(stream_, kSlots * units);
+        ActivateExperts(stream_, unit, gate_up.array(), biased ? bias.data() : nullptr, chosen.data(), kSlots, units,
+                        to.array());
+        const std::vector<double> found = to.Values();
+        for (int64_t i = 0; i < kSlots * units; ++i) {
+          const int64_t slot = i / units, at = slot * 2 * units + i % units,
+                        of_bias = experts[slot] * 2 * units + i % units;
+          const double g = std::min<double>(gate_up[at] + (biased ? bias[of_bias] : 0), unit.limit);
+          const double u =
+              std::clamp<double>(gate_up[at + units] + (biased ? bias[of_bias + units] : 0), -unit.limit, unit.limit);
+          const double expected = (u + 1) * g / (1 + std::exp(-unit.alpha * g));
+          ASSERT_NEAR(found[i], expected, (kUnit<T> + 32 * test::kUnit) * (std::abs(expected) + 1e-2)) << i;
+        }
+      }
+    });
+  }
+}
+
+// The outputs of experts with biases, each weighted.
+TEST_F(ExpertsOnGpu, SumsHaveTheBiasesOfTheChosenExperts) {
+  constexpr int64_t kTokens = 2, kActive = 3, kExperts = 4;
+  const std::vector<int32_t> experts = {0, 2, 3, 1, 2, 3};
+  const DeviceBuffer<int32_t> chosen(stream_, std::span<const int32_t>(experts), "a test");
+  for (const int64_t cols : {7, 64}) {
+    const auto rows = Input<float>::Normal(stream_, kTokens * kActive * cols, 1),
+               weights = Input<float>::Normal(stream_, kTokens * kActive, 2),
+               bias = Input<float>::Normal(stream_, kExperts * cols, 3);
+    const Output<float> to(stream_, kTokens * cols);
+    SumExperts(stream_,
+               {.rows = rows.data(),
+                .weights = weights.data(),
+                .active = kActive,
+                .bias = bias.data(),
+                .experts = chosen.data()},
+               false, {to.data(), kTokens, cols});
+    const std::vector<double> found = to.Values();
+    for (int64_t i = 0; i < kTokens * cols; ++i) {
+      double sum = 0, size = 0;
+      for (int64_t a = 0; a < kActive; ++a) {
+        const int64_t at = i / cols * kActive + a;
+        for (const double value : {rows[at * cols + i % cols], bias[experts[at] * cols + i % cols]}) {
+          sum += weights[at] * value;
+          size += std::abs(weights[at] * value);
+        }
+      }
+      ASSERT_NEAR(found[i], sum, 8 * test::kUnit * size) << i;
     }
   }
 }

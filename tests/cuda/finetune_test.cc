@@ -65,6 +65,17 @@ TEST_F(FinetuneOnGpu, PartialLayersAndTheHeadAgreeWithTheCpu) {
   ExpectParity(kQwen2, DepthPlan::Pruned(2, std::vector<int64_t>{0}), settings);
 }
 
+// All tensors of a gated delta network, and adapters beside a mixture of experts.
+TEST_F(FinetuneOnGpu, OtherBlocksAgreeWithTheCpu) {
+  FinetuneSettings settings;
+  settings.method = Method::kPartial;
+  settings.layers = "last:1";
+  ExpectParity(kQwen35, DepthPlan::Original(2), settings);
+  FinetuneSettings lora;
+  lora.lora = {.targets = {"q", "o"}, .rank = 3, .alpha = 6};
+  ExpectParity(kQwen3Next, DepthPlan::Original(2), lora);
+}
+
 TEST_F(FinetuneOnGpu, ReplacementsAgreeWithTheCpu) {
   FinetuneSettings settings;
   settings.method = Method::kReplacement;

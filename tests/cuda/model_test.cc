@@ -87,8 +87,8 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
 
 // 35 tokens are grouped by their experts, 20 are not.
 TEST_F(ModelOnGpu, MixturesOfExpertsAgreeWithTheCpu) {
-  std::vector<Case> cases = InBothTypes({kQwen2Moe});
-  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next}) cases.push_back({shape, DType::kFloat32});
+  std::vector<Case> cases = InBothTypes({kQwen2Moe, kGptOss});
+  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next, kGptOssChoice}) cases.push_back({shape, DType::kFloat32});
   for (const auto& [shape, dtype] : cases) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
@@ -110,6 +110,25 @@ TEST_F(ModelOnGpu, QuantisedWeightsAgreeWithTheCpu) {
       for (const int64_t tokens : {9, 35}) ExpectParity(weights, DepthPlan::Original(2), tokens);
     }
   }
+}
+
+// The experts of gpt-oss, random blocks here, expand to bfloat16, in which their numbers are exact.
+TEST_F(ModelOnGpu, ExpertsInMxfp4AgreeWithTheCpu) {
+  Shape shape = kGptOss;
+  shape.intermediate = 64;
+  auto weights = std::make_shared<Weights>(*MakeWeights(shape, DType::kBFloat16));
+  Random random(3);
+  for (BlockWeights& block : weights->blocks)
+    for (ExpertWeights& expert : block.experts)
+      for (TensorView* const matrix : {&expert.gate, &expert.up, &expert.down}) {
+        constexpr int64_t kBlock = 17;  // a scale, and 32 numbers of four bits
+        auto bytes = std::make_shared<std::vector<std::byte>>(matrix->elements() / 32 * kBlock);
+        for (int64_t i = 0; i < std::ssize(*bytes); ++i)
+          (*bytes)[i] = static_cast<std::byte>(i % kBlock == 0 ? 121 + random.Below(3) : random.Below(256));
+        *matrix = {bytes->data(), DType::kMXFP4, matrix->shape};
+        weights->storage.push_back(std::move(bytes));
+      }
+  for (const int64_t tokens : {9, 35}) ExpectParity(weights, DepthPlan::Original(2), tokens);
 }
 
 // A checkpoint of bfloat16 with quantised tensors of the plan's own, as --quantize makes them, and the other way round.
@@ -312,7 +331,7 @@ TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
 
 TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
   std::vector<Case> cases =
-      InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2, kQwen35, kQwen2Moe});
+      InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2, kQwen35, kQwen2Moe, kGptOss});
   cases.push_back({kQwen3Next, DType::kFloat32});
   for (const auto& [shape, dtype] : cases) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));

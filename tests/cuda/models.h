@@ -172,6 +172,29 @@ inline constexpr Shape kQwen3Next{.type = "qwen3_next",
         "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
         "norm_topk_prob": true,)"};
 
+// Attention with sinks, and in turns with a window; a clamped unit, and biases of the router and of all experts. All
+// experts are active.
+inline constexpr Shape kGptOss{.type = "gpt_oss",
+                               .architecture = "GptOssForCausalLM",
+                               .hidden = 64,
+                               .intermediate = 40,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .vocab = 67,
+                               .tied = false,
+                               .more = R"("num_local_experts": 3, "num_experts_per_tok": 3, "attention_bias": true,
+        "sliding_window": 7, "swiglu_limit": 0.5,)"};
+// Three experts of six.
+inline constexpr Shape kGptOssChoice{.type = "gpt_oss",
+                                     .architecture = "GptOssForCausalLM",
+                                     .hidden = 64,
+                                     .intermediate = 40,
+                                     .heads = 8,
+                                     .vocab = 67,
+                                     .tied = false,
+                                     .more = R"("num_local_experts": 6, "num_experts_per_tok": 3,
+        "attention_bias": true, "sliding_window": 7, "swiglu_limit": 0.5,)"};
+
 inline std::shared_ptr<const Weights> MakeWeights(const Shape& shape, DType dtype) {
   const TemporaryDirectory directory;
   const auto config = directory.path() / "wanted.json";

@@ -211,6 +211,122 @@ TEST_F(RowwiseOnGpu, SwiGluSaturates) {
   EXPECT_EQ(found[4], 200.0);
 }
 
+// Elements of matrices with gaps, each against float64, with a rounded copy.
+TEST_F(RowwiseOnGpu, SigmoidGatesAndTheirGradientsAgreeWithFloat64) {
+  for (const test::RowsCase& c : {test::RowsCase{3, 24, 0}, {2, 7, 3}, {5, 136, 8}}) {
+    SCOPED_TRACE(c.Name());
+    const int64_t count = c.rows * c.cols;
+    const auto drawn = [&](uint64_t seed) { return Input<float>::Normal(stream_, count, seed).values; };
+    const std::vector<double> gate = drawn(1), x = drawn(2), dy = drawn(3);
+    const Grid2 gates(stream_, c, gate), from(stream_, c, x), to(stream_, c, x), of_x(stream_, c, dy),
+        of_gates(stream_, c);
+    const Output<BFloat16> rounded(stream_, count), rounded_dy(stream_, count), rounded_gates(stream_, count);
+    SigmoidGate(stream_, gates.view(), {to.view(), rounded.data()});
+    SigmoidGateGradient(stream_, gates.view(), from.view(), {of_x.view(), rounded_dy.data()},
+                        {of_gates.view(), rounded_gates.data()});
+    std::vector<double> wanted, wanted_dx, wanted_dgate;
+    for (int64_t i = 0; i < count; ++i) {
+      const double p = 1 / (1 + std::exp(-gate[i]));
+      wanted.push_back(x[i] * p);
+      wanted_dx.push_back(dy[i] * p);
+      wanted_dgate.push_back(dy[i] * x[i] * p * (1 - p));
+    }
+    const auto expect = [&](const Grid2& found, const std::vector<double>& expected, const Output<BFloat16>& narrow) {
+      const std::vector<double> values = found.Values();
+      for (int64_t i = 0; i < count; ++i)
+        ASSERT_NEAR(values[i], expected[i], 32 * test::kUnit * (std::abs(expected[i]) + 0.1)) << i;
+      ExpectRounded(found, narrow);
+    };
+    expect(to, wanted, rounded);
+    expect(of_x, wanted_dx, rounded_dy);
+    expect(of_gates, wanted_dgate, rounded_gates);
+  }
+}
+
+// Inside the limits and at each side of them.
+TEST_F(RowwiseOnGpu, ClampedUnitsAndTheirGradientsAgreeWithFloat64) {
+  const ClampedSwiGlu unit{.alpha = 1.25f, .limit = 0.75f};
+  for (const test::RowsCase& c : {test::RowsCase{3, 24, 0}, {2, 7, 3}}) {
+    SCOPED_TRACE(c.Name());
+    const int64_t count = c.rows * c.cols;
+    const auto drawn = [&](uint64_t seed) { return Input<float>::Normal(stream_, count, seed).values; };
+    const std::vector<double> gate = drawn(1), up = drawn(2), dy = drawn(3);
+    const Grid2 gates(stream_, c, gate), ups(stream_, c, up), result(stream_, c, gate), of_gate(stream_, c, dy),
+        of_up(stream_, c);
+    const Output<BFloat16> rounded(stream_, count), rounded_up(stream_, count);
+    ClampedGateRows(stream_, unit, result.view(), ups.view());
+    ClampedGateRowsGradient(stream_, unit, gates.view(), ups.view(), {of_gate.view(), rounded.data()},
+                            {of_up.view(), rounded_up.data()});
+    const std::vector<double> found = result.Values(), found_gate = of_gate.Values(), found_up = of_up.Values();
+    ExpectRounded(of_gate, rounded);
+    ExpectRounded(of_up, rounded_up);
+    const double limit = unit.limit, alpha = unit.alpha;
+    for (int64_t i = 0; i < count; ++i) {
+      const double g = std::min(gate[i], limit), u = std::clamp(up[i], -limit, limit),
+                   p = 1 / (1 + std::exp(-alpha * g));
+      const double tolerance = 32 * test::kUnit * (1 + std::abs(dy[i]) * (1 + std::abs(g)));
+      ASSERT_NEAR(found[i], (u + 1) * g * p, tolerance) << i;
+      ASSERT_NEAR(found_gate[i], gate[i] > limit ? 0 : dy[i] * (u + 1) * p * (1 + alpha * g * (1 - p)), tolerance) << i;
+      ASSERT_NEAR(found_up[i], std::abs(up[i]) > limit ? 0 : dy[i] * g * p, tolerance) << i;
+    }
+  }
+}
+
+TEST_F(RowwiseOnGpu, SplitsAndJoinsQueriesAndGatesOfHeads) {
+  constexpr int64_t kRows = 3, kHeads = 2, kDim = 24, kCols = kHeads * kDim;
+  for (const int64_t gap : {0, 5}) {
+    const std::vector<double> values = Input<float>::Normal(stream_, kRows * 2 * kCols, 1).values;
+    const Grid2 both(stream_, {kRows, 2 * kCols, gap}, values), queries(stream_, {kRows, kCols, gap}),
+        gates(stream_, {kRows, kCols, 2 * gap}), again(stream_, {kRows, 2 * kCols, gap});
+    SplitHeads(stream_, both.view(), kDim, queries.view(), gates.view());
+    const std::vector<double> of_queries = queries.Values(), of_gates = gates.Values();
+    for (int64_t i = 0; i < kRows * kCols; ++i) {
+      const int64_t at = i / kCols * 2 * kCols + i % kCols / kDim * 2 * kDim + i % kDim;
+      ASSERT_EQ(of_queries[i], values[at]) << i;
+      ASSERT_EQ(of_gates[i], values[at + kDim]) << i;
+    }
+    const Output<BFloat16> rounded(stream_, kRows * 2 * kCols);
+    JoinHeads(stream_, queries.view(), gates.view(), kDim, {again.view(), rounded.data()});
+    EXPECT_EQ(again.Values(), values);
+    ExpectRounded(again, rounded);
+  }
+  const Grid2 both(stream_, {1, 32, 0}), half(stream_, {1, 16, 0}), less(stream_, {1, 8, 0});
+  EXPECT_THROW(SplitHeads(stream_, both.view(), 12, half.view(), half.view()), std::runtime_error);
+  EXPECT_THROW(SplitHeads(stream_, both.view(), 8, half.view(), less.view()), std::runtime_error);
+}
+
+TEST_F(RowwiseOnGpu, FactorsOfRowsAndTheirGradientsAgreeWithFloat64) {
+  for (const test::RowsCase& c : {test::RowsCase{6, 16, 0}, {3, 7, 2}, {2, 1000, 0}}) {
+    for (const bool sigmoid : {false, true}) {
+      SCOPED_TRACE(c.Name());
+      const int64_t count = c.rows * c.cols;
+      const auto factors = Input<float>::Normal(stream_, c.rows, 1);
+      const std::vector<double> x = Input<float>::Normal(stream_, count, 2).values,
+                                dy = Input<float>::Normal(stream_, count, 3).values;
+      const Grid2 from(stream_, c, x), to(stream_, c, x), d(stream_, c, dy);
+      const Output<BFloat16> rounded(stream_, count);
+      const Output<float> dscales(stream_, c.rows);
+      const RowScales by{factors.data(), sigmoid};
+      ScaleEachRow(stream_, by, {to.view(), rounded.data()});
+      ScaleEachRowGradient(stream_, by, sigmoid ? to.view() : from.view(), d.view(), dscales.data());
+      const std::vector<double> found = to.Values(), found_dx = d.Values(), found_dscales = dscales.Values();
+      ExpectRounded(to, rounded);
+      for (int64_t row = 0; row < c.rows; ++row) {
+        const double p = 1 / (1 + std::exp(-factors[row])), factor = sigmoid ? p : factors[row];
+        double sum = 0, size = 0;
+        for (int64_t i = row * c.cols; i < (row + 1) * c.cols; ++i) {
+          ASSERT_NEAR(found[i], x[i] * factor, 8 * test::kUnit * std::abs(x[i] * factor)) << i;
+          ASSERT_NEAR(found_dx[i], dy[i] * factor, 8 * test::kUnit * std::abs(dy[i] * factor)) << i;
+          const double term = dy[i] * x[i] * (sigmoid ? p * (1 - p) : 1);
+          sum += term;
+          size += std::abs(term);
+        }
+        ASSERT_NEAR(found_dscales[row], sum, 48 * test::kUnit * size) << row;
+      }
+    }
+  }
+}
+
 TEST_F(RowwiseOnGpu, AddsSumsOfColumns) {
   for (const test::RowsCase& c : test::ColumnSumsCases()) {
     const test::RowsProblem p(c);

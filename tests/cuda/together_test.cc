@@ -89,13 +89,13 @@ void ExpectStepsOfTheCpu(const std::shared_ptr<const Weights>& weights, const De
 TEST_F(TogetherOnGpu, StepsOfSequencesOfUnequalLengthsAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const Shape& shape :
-         {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2, kQwen35, kQwen2Moe}) {
+         {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kCohere2, kPhi3Long, kOlmo2, kQwen35, kQwen2Moe, kGptOss}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       ExpectStepsOfTheCpu(MakeWeights(shape, dtype), DepthPlan::Original(2));
       if (dtype == DType::kFloat16) break;
     }
   }
-  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next}) {
+  for (const Shape& shape : {kMixtral, kQwen3Moe, kQwen3Next, kGptOssChoice}) {
     SCOPED_TRACE(shape.type);
     ExpectStepsOfTheCpu(MakeWeights(shape, DType::kFloat32), DepthPlan::Original(2));
   }

@@ -41,6 +41,24 @@ class GpusInProcesses : public ProcessesCli {
     EXPECT_NE(outcome.out, "");
     return outcome.out;
   }
+  // Expects the JSON of a command in one process, but for times. A training is saved under the command's name and the
+  // number of processes.
+  void ExpectSameNumbers(const std::vector<std::string>& command, int several) const {
+    const auto numbers = [&](int processes) {
+      const std::string name = command.front() + std::to_string(processes);
+      std::vector<std::string> all = command;
+      for (const std::string& word : {std::string("--model"), Path("model"), std::string("--device"),
+                                      std::string("cuda"), std::string("--threads"), std::string("1"),
+                                      std::string("--quiet"), std::string("--json"), Path(name + ".json")})
+        all.push_back(word);
+      if (command.front() == "finetune") all.insert(all.end(), {"--save", Path(name)});
+      const Outcome outcome = In(processes, all);
+      EXPECT_EQ(outcome.status, 0) << command.front() << ": " << outcome.err;
+      return Timeless(ReadJson(name + ".json"));
+    };
+    const Json expected = numbers(1);
+    EXPECT_EQ(numbers(several), expected) << command.front();
+  }
 };
 
 TEST_P(GpusInProcesses, TheMethodGivesTheSameBits) {
@@ -102,22 +120,25 @@ TEST_P(GpusInProcesses, EveryCommandGivesTheSameNumbers) {
       Split("finetune --length 16 --pass-tokens 32 --batch 4 --validation 2 --rate 0.01 --method lora --steps 2 "
             "--epochs 1000 --calib " +
             Path("calibration.txt"))};
-  for (const std::vector<std::string>& command : commands) {
-    const auto numbers = [&](int processes) {
-      const std::string name = command.front() + std::to_string(processes);
-      std::vector<std::string> all = command;
-      for (const std::string& word : {std::string("--model"), Path("model"), std::string("--device"),
-                                      std::string("cuda"), std::string("--threads"), std::string("1"),
-                                      std::string("--quiet"), std::string("--json"), Path(name + ".json")})
-        all.push_back(word);
-      if (command.front() == "finetune") all.insert(all.end(), {"--save", Path(name)});
-      const Outcome outcome = In(processes, all);
-      EXPECT_EQ(outcome.status, 0) << command.front() << ": " << outcome.err;
-      return Timeless(ReadJson(name + ".json"));
-    };
-    const Json expected = numbers(1);
-    EXPECT_EQ(numbers(command.front() == "finetune" ? 3 : 2), expected) << command.front();
-  }
+  for (const std::vector<std::string>& command : commands)
+    ExpectSameNumbers(command, command.front() == "finetune" ? 3 : 2);
+  EXPECT_EQ(fmt::format("{}", fmt::join(Differences("finetune1", "finetune3"), ", ")), "");
+}
+
+// Mixtures of experts and recurrent layers: calibration, scores and training.
+TEST_P(GpusInProcesses, MixedLayersGiveTheSameNumbers) {
+  Json mixed = MixedLayers();
+  mixed.update({{"hidden_size", 64}, {"head_dim", 64}, {"num_attention_heads", 1}, {"num_key_value_heads", 1}});
+  fs::remove_all(dir_ / "model");
+  WriteModel("model", mixed);
+  ExpectSameNumbers({"sweep", "--prune", "bi:1", "--correction", "lra", "--lra", "4", "--calib",
+                     Path("calibration.txt:8x32"), "--text", Path("heldout.txt"), "--text-tokens", "128"},
+                    3);
+  ExpectSameNumbers({"eval", "--tasks", "piqa", "--data", Piqa(6)}, 2);
+  ExpectSameNumbers(Split("finetune --length 16 --pass-tokens 32 --batch 4 --validation 2 --rate 0.01 --method lora "
+                          "--targets q,k,v,o --steps 2 --epochs 1000 --calib " +
+                          Path("calibration.txt")),
+                    3);
   EXPECT_EQ(fmt::format("{}", fmt::join(Differences("finetune1", "finetune3"), ", ")), "");
 }
 

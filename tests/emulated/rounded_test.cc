@@ -66,7 +66,10 @@ TEST_F(Rounded, OnceUntilTheyAreWritten) {
   EXPECT_EQ(of(x.Rows(0, 3)), 1);
   EXPECT_EQ(of(x.Rows(0, 3)), 0);
   EXPECT_EQ(of(x.Rows(3, 3)), 1);
-  EXPECT_EQ(of(x.Rows(0, 2)), 1) << "of other rows, although of the same memory";
+  EXPECT_EQ(of(x.Rows(1, 2)), 0) << "a part of a copy";
+  EXPECT_EQ(of(x.Rows(2, 2)), 1) << "rows of two copies";
+  copies.Written(x.Rows(2, 1));
+  EXPECT_EQ(of(x.Rows(0, 2)), 1) << "of whose copy another row was written";
   copies.Written(x.Rows(2, 1));
   EXPECT_EQ(of(x.Rows(0, 2)), 0) << "which end where the written row begins";
   EXPECT_EQ(of(x.Rows(3, 3)), 0) << "which begin where the written row ends";
@@ -97,16 +100,18 @@ TEST_F(Rounded, AProductReadsWhatTheLastOperationWrote) {
                             h4 = New(kTokens, hidden), q = New(kTokens, queries), q2 = New(kTokens, queries),
                             k = New(kTokens, keys), v = New(kTokens, keys), dk = New(kTokens, keys),
                             dv = New(kTokens, keys), log_sums = New(kTokens, heads), square = New(hidden, hidden),
-                            row = New(1, hidden), head = New(vocab, hidden);
+                            row = New(1, hidden), head = New(vocab, hidden), both = New(kTokens, 2 * queries),
+                            logits = New(kTokens, 8), gate = New(kTokens, 1), dgate = New(kTokens, 1);
   const std::vector<int32_t> targets(kTokens, 5);
   const std::vector<int64_t> some = {4, 0, 7};
   const std::vector<float> scales(kTokens, 1.0f);
-  std::vector<float> losses(kTokens);
+  std::vector<float> losses(kTokens), dweights(kTokens);
   const Operand norm(weights_->final_norm);
   const HeadRows rows{weights_->embedding, h2, targets};
   ops_->Begin({.batch = batch_});
   // The softmax's sums, which gradients read.
   ops_->Attention({0, 0, q, k, v, q2, log_sums});
+  const ExpertRouting routing = ops_->RouteToExperts(logits, 1, false);
 
   struct Write {
     const char* name;
@@ -160,6 +165,21 @@ TEST_F(Rounded, AProductReadsWhatTheLastOperationWrote) {
        }},
       {"Gather", h.Rows(0, 3), [&] { ops_->Gather(some, h2, h.Rows(0, 3)); }},
       {"Scatter", h, [&] { ops_->Scatter(some, h2.Rows(0, 3), h); }},
+      {"DeltaNorm", h, [&] { ops_->DeltaNorm(h, row); }},
+      {"DeltaNormGradient", h, [&] { ops_->DeltaNormGradient(h2, row, h3, h, {}); }},
+      {"SplitGates, queries", q, [&] { ops_->SplitGates(both, q, q2); }},
+      {"SplitGates, gates", q, [&] { ops_->SplitGates(both, q2, q); }},
+      {"JoinGates", both, [&] { ops_->JoinGates(q, q2, both); }},
+      {"SigmoidGate", h, [&] { ops_->SigmoidGate(h2, h); }},
+      {"SigmoidGateGradient", h, [&] { ops_->SigmoidGateGradient(h2, h3, h, h4); }},
+      {"SigmoidGateGradient of the gate", h, [&] { ops_->SigmoidGateGradient(h2, h3, h4, h); }},
+      {"SigmoidGateRows", h, [&] { ops_->SigmoidGateRows(gate, h); }},
+      {"SigmoidGateRowsGradient", h, [&] { ops_->SigmoidGateRowsGradient(gate, h2, h, dgate); }},
+      {"GatherSlots", h, [&] { ops_->GatherSlots(routing, h2, h); }},
+      {"SumOverExperts", h, [&] { ops_->SumOverExperts(routing, true, h2, h); }},
+      {"ExpertWeightGradient", h, [&] { ops_->ExpertWeightGradient(routing, h2, h, dweights); }},
+      {"ScaleByExpertWeights", h, [&] { ops_->ScaleByExpertWeights(routing, h); }},
+      {"RouteToExpertsGradient", logits, [&] { ops_->RouteToExpertsGradient(routing, false, dweights, logits); }},
       {"HeadLossGradient", h, [&] { ops_->HeadLossGradient(rows, scales, losses, h, {}); }},
       {"HeadLossGradient of the head", head, [&] { ops_->HeadLossGradient(rows, scales, losses, h, head); }},
       {"AdamWStep", h,
@@ -169,7 +189,7 @@ TEST_F(Rounded, AProductReadsWhatTheLastOperationWrote) {
        }},
   };
   for (const Write& write : writes) {
-    for (const DeviceMatrix<float>& x : {h, h2, h3, h4, q, q2, k, v}) Fill(x);
+    for (const DeviceMatrix<float>& x : {h, h2, h3, h4, q, q2, k, v, logits}) Fill(x);
     const DeviceMatrix<float> copied = other_.Part(0, write.to.rows, write.to.cols);
     const std::vector<float> before = Seen(write.to);
     write.call();

@@ -136,7 +136,7 @@ inline std::vector<AttentionCase> AttentionGradientCases() {
   return cases;
 }
 
-// Heads with sinks, which the CPU has alone: prefill, decoding, unlike lengths, windows and scores of several sizes.
+// Heads with sinks: prefill, decoding, unlike lengths, windows and scores of several sizes.
 inline std::vector<AttentionCase> AttentionSinkCases() {
   std::vector<AttentionCase> cases;
   for (const double size : {0.1, 1.0, 30.0})

@@ -16,6 +16,27 @@ struct Launcher {
   const char* variable;  // with the rank of a process that it has started
 };
 
+// Changes of a model's configuration that make its layers, in turns, gated delta networks and attentions with gates,
+// and its MLPs mixtures of experts with a shared one.
+inline Json MixedLayers() {
+  return {{"architectures", {"Qwen3NextForCausalLM"}},
+          {"model_type", "qwen3_next"},
+          {"layer_types", {"linear_attention", "full_attention", "linear_attention", "full_attention"}},
+          {"num_hidden_layers", 4},
+          {"head_dim", 16},
+          {"linear_conv_kernel_dim", 4},
+          {"linear_key_head_dim", 8},
+          {"linear_value_head_dim", 16},
+          {"linear_num_key_heads", 1},
+          {"linear_num_value_heads", 2},
+          {"partial_rotary_factor", 0.25},
+          {"num_experts", 6},
+          {"num_experts_per_tok", 2},
+          {"moe_intermediate_size", 16},
+          {"shared_expert_intermediate_size", 24},
+          {"norm_topk_prob", true}};
+}
+
 class ProcessesCli : public Cli, public ::testing::WithParamInterface<Launcher> {
  protected:
   void SetUp() override {

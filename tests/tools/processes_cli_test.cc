@@ -310,6 +310,45 @@ TEST_P(TrainingInProcesses, OneThatHangsIsNamed) {
   EXPECT_NE(said.find("has not answered for 2 s"), std::string::npos) << said;
 }
 
+// Layers of other kinds: recurrent ones, and mixtures of experts.
+class MixedLayersInProcesses : public TrainingInProcesses {
+ protected:
+  void SetUp() override {
+    TrainingInProcesses::SetUp();
+    if (IsSkipped()) return;
+    fs::remove_all(dir_ / "model");
+    WriteModel("model", MixedLayers());
+  }
+};
+
+TEST_P(MixedLayersInProcesses, SelectionCalibrationAndScoresAreTheSameBits) {
+  for (const char* recipe : {"--prune bi:1 --lra 4 --prompt sea", "--prune ppl-greedy:1 --correction norm-lra --lra 4",
+                             "--prune taylor:1,tokens=512 --correction prune-comp"})
+    ExpectSame({2, 3}, "run", Split(recipe), {"--save"});
+  ExpectSame({2, 3}, "eval", {"--tasks", "piqa", "--data", Piqa(200), "--metrics", "all"}, {"--items"});
+}
+
+TEST_P(MixedLayersInProcesses, TrainingGivesTheSameBits) {
+  const auto train = [&](int processes) {
+    const std::string name = "tuned" + std::to_string(processes);
+    std::vector<std::string> arguments = Training(name, 3);
+    arguments.insert(arguments.end(), {"--targets", "q,k,v,o"});
+    const Outcome outcome = In(processes, arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return name;
+  };
+  const std::string one = train(1);
+  for (const int processes : {2, 3}) {
+    const std::string name = train(processes);
+    EXPECT_EQ(fmt::format("{}", fmt::join(Differences(one, name), ", ")), "") << processes << " processes";
+    EXPECT_EQ(Timeless(ReadJson(name + ".json")), Timeless(ReadJson(one + ".json"))) << processes << " processes";
+  }
+}
+
+TEST_P(MixedLayersInProcesses, ASplitModelGivesTheSameBits) {
+  ExpectSame({2}, "run", Split("--prune bi:1 --lra 8 --calibration-mode independent --no-gate"), {"--save"}, 2);
+}
+
 // Two network namespaces that stand for hosts, with a link between them. Needs root, and a kernel that allows it.
 class AcrossHosts : public TrainingInProcesses {
  protected:
@@ -422,6 +461,7 @@ std::string NameOf(const ::testing::TestParamInfo<Launcher>& info) { return std:
 INSTANTIATE_TEST_SUITE_P(Launchers, ProcessesCli, kLaunchers, NameOf);
 INSTANTIATE_TEST_SUITE_P(Launchers, SplitCli, kLaunchers, NameOf);
 INSTANTIATE_TEST_SUITE_P(Launchers, TrainingInProcesses, kLaunchers, NameOf);
+INSTANTIATE_TEST_SUITE_P(Launchers, MixedLayersInProcesses, kLaunchers, NameOf);
 INSTANTIATE_TEST_SUITE_P(Launchers, AcrossHosts, kLaunchers, NameOf);
 
 }  // namespace
