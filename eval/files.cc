@@ -146,9 +146,8 @@ std::vector<fs::path> FindTaskFiles(const Task& task, TaskRows rows, const std::
                   places.empty() ? "nowhere" : fmt::format("{}", fmt::join(places, ", ")));
   if (rows == TaskRows::kShots && !task.shots_made_by.empty())
     Fail("{}; `{} DIR` writes its shots to a directory; or evaluate it with --shots 0", missing, task.shots_made_by);
-  Fail(
-      "{}; name another directory, or the file as {}=FILE, or pull the data set with `shiftrt pull --dataset {}`",
-      missing, task.name, task.name);
+  Fail("{}; name another directory, or the file as {}=FILE, or pull the data set with `shiftrt pull --dataset {}`",
+       missing, task.name, task.name);
 }
 
 }  // namespace shiftrt

@@ -20,14 +20,9 @@ constexpr const char* kSmallModels = "hellaswag,arc_easy,piqa,lambada";
 
 const std::vector<Task>& Tasks() {
   static const std::vector<Task> tasks = {
-      BoolqTask(),      PiqaTask(),
-      HellaswagTask(),  WinograndeTask(),
-      ArcEasyTask(),    ArcChallengeTask(),
-      OpenbookqaTask(), MmluTask(),
-      CmmluTask(),      LambadaTask(),
-      WikitextTask(),   Gsm8kTask(),
-      Gsm8kCotTask(),   HumanEvalTask(),
-      HumanEvalInstructTask(),
+      BoolqTask(),        PiqaTask(),       HellaswagTask(), WinograndeTask(), ArcEasyTask(),
+      ArcChallengeTask(), OpenbookqaTask(), MmluTask(),      CmmluTask(),      LambadaTask(),
+      WikitextTask(),     Gsm8kTask(),      Gsm8kCotTask(),  HumanEvalTask(),  HumanEvalInstructTask(),
   };
   return tasks;
 }

@@ -37,8 +37,8 @@ struct RecipeOptions {
   bool yes = false;                                                         // see CheckRemoval (tools/selection.h)
 
   void AddTo(CLI::App& app);
-  // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does. Where nobody names layers,
-  // those of a `split` model and of saved sums are chosen one by one.
+  // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does. Where nobody names
+  // layers, those of a `split` model and of saved sums are chosen one by one.
   void TakeNamed(CLI::App& app, bool split);
   // Throws UsageError for what does not parse.
   Recipe Parse(uint64_t seed) const;

@@ -33,8 +33,8 @@ void PrintQuantised(const QuantiseReport& rounded);
 std::string GainText(const GainReport& gain);
 // Says that another criterion would remove layers that cost less.
 std::string OtherChoiceText(const OtherChoice& other, const GainReport& gain, const PruneSpec& prune);
-// Prints that where it is clear. Of a repair by `recipe` whose gain does not stand out of its error, also names what may
-// help more, and what that costs.
+// Prints that where it is clear. Of a repair by `recipe` whose gain does not stand out of its error, also names what
+// may help more, and what that costs.
 void PrintProposals(const RepairReport& report, const Recipe& recipe);
 
 // The results of a run as --json writes them: its record without the settings.

@@ -12,8 +12,8 @@ inline constexpr const char* kNoNumber = "[invalid]";
 
 // The number after the first "#### ", as the filter strict-match has it: the first match of "#### (\-?[0-9\.\,]+)".
 std::string NumberAfterHashes(std::string_view reply);
-// The number in the first match of "The answer is (\-?[0-9\.\,]+).", as the filter strict-match of gsm8k_cot has it. The
-// last "." is any character but a line end, so that a number at the end of the reply loses its last character.
+// The number in the first match of "The answer is (\-?[0-9\.\,]+).", as the filter strict-match of gsm8k_cot has it.
+// The last "." is any character but a line end, so that a number at the end of the reply loses its last character.
 std::string NumberAfterTheAnswerIs(std::string_view reply);
 // The last number, as the filter flexible-extract has it: the last match of "(-?[$0-9.,]{2,})|(-?[0-9]+)".
 std::string LastNumber(std::string_view reply);

@@ -26,8 +26,9 @@ enum class Products : uint8_t {
              ///< calibration text or a gradient (ScoreLayers(), Repair(), RunSweep()'s fits, Finetune()); otherwise
              ///< float32
   kFloat32,  ///< "float32": activations are not rounded, and weights are as stored
-  kBFloat16,  ///< "bfloat16": activations, gradients and weights are rounded to bfloat16 before they are multiplied; more
-              ///< than 24 rows of activations that meet quantised weights have 8 bits within each 32 elements instead
+  kBFloat16,  ///< "bfloat16": activations, gradients and weights are rounded to bfloat16 before they are multiplied;
+              ///< more than 24 rows of activations that meet quantised weights have 8 bits within each 32 elements
+              ///< instead
 };
 /// \param products one of them
 /// \return its word

@@ -211,9 +211,10 @@ TEST(Decoder, RefusesAStateOfOtherPositions) {
 }
 
 TEST(Decoder, AGpuRefusesWhatItHasNoKernelsFor) {
-  for (const auto& [name, what] : {std::pair("hunyuan", "the family hunyuan_v1_dense has norms of rotated queries and keys"),
-                                   {"apertus", "the family apertus has the activation xIELU"},
-                                   {"lfm2", "the family lfm2 has short convolutions"}}) {
+  for (const auto& [name, what] :
+       {std::pair("hunyuan", "the family hunyuan_v1_dense has norms of rotated queries and keys"),
+        {"apertus", "the family apertus has the activation xIELU"},
+        {"lfm2", "the family lfm2 has short convolutions"}}) {
     const auto weights = GoldenWeights(name);
     Context context = kContext;
     context.device = Device::kCuda;
