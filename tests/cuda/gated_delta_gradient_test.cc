@@ -136,10 +136,11 @@ TEST_F(GatedDeltaGradientOnGpu, GradientsAgreeWithTheCpu) {
       return MatrixView<float>(of.data(), tokens, std::ssize(of) / tokens);
     };
     const Context context{.threads = 2, .isa = BestIsa()};
-    CausalConvolution(context, shape, sequences, rows(x), weights, rows(mixed));
+    CausalConvolution(context, shape.convolution(), sequences, rows(x), weights, rows(mixed));
     GatedDeltaGradient(context, shape, sequences, {rows(mixed), rows(a), rows(b), decays, biases}, rows(dy),
                        {rows(of_mixed), rows(of_a), rows(of_b), {}, {}});
-    CausalConvolutionGradient(context, shape, sequences, rows(x), weights, rows(of_mixed), rows(of_x), {});
+    CausalConvolutionGradient(context, shape.convolution(), sequences, rows(x), weights, rows(of_mixed), rows(of_x),
+                              {});
     const auto doubles = [](const std::vector<float>& of) { return std::vector<double>(of.begin(), of.end()); };
     const double tolerance = (128 + 2 * static_cast<double>(shape.key_dim)) * test::kUnit;
     EXPECT_LE(Distance(dx.Values(), doubles(of_x)), tolerance);
