@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files that time GPU kernels share.
+// The files that time GPU kernels share what is declared here.
 #pragma once
 
 #include <algorithm>

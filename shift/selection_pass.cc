@@ -97,10 +97,6 @@ SelectionPass PlanSelectionPass(const Recipe& recipe, const Weights& weights, in
   return pass;
 }
 
-Selection SharedCalibration::Select(const ShiftJob& job, const Recipe& recipe) {
-  return std::move(Select(job, recipe, {}).front());
-}
-
 std::vector<Selection> SharedCalibration::Select(const ShiftJob& job, const Recipe& recipe,
                                                  const std::vector<PruneSpec>& others) {
   std::vector<PruneSpec> specs = {recipe.prune};

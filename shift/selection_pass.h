@@ -53,10 +53,9 @@ SelectionPass PlanSelectionPass(const Recipe& recipe, const Weights& weights, in
 // The results of such a pass for a calibration.
 class SharedCalibration {
  public:
-  // Selects the layers of the recipe, and collects and keeps what PlanSelectionPass says.
-  Selection Select(const ShiftJob& job, const Recipe& recipe);
-  // The same, and then what other criteria of `others` would remove, by the same pass.
-  std::vector<Selection> Select(const ShiftJob& job, const Recipe& recipe, const std::vector<PruneSpec>& others);
+  // Selects the layers of the recipe, then what each of `others` would remove, by one pass, and collects and keeps what
+  // PlanSelectionPass says for the recipe.
+  std::vector<Selection> Select(const ShiftJob& job, const Recipe& recipe, const std::vector<PruneSpec>& others = {});
 
   // The sums of the fitted text for these sites, if they were collected: none of the held-out text.
   std::optional<CalibrationSums> TakeSums(const std::vector<Site>& sites);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of gated delta networks and those of their gradients share.
+// The kernels of gated delta networks and those of their gradients share what is declared here.
 #pragma once
 
 #include "kernels/cuda/attention_common.h"
@@ -41,7 +41,7 @@ struct Delta {
     return chunks + (token * value_heads + head) * (key_dim + GatedDeltaShape::kChunk);
   }
   SHIFTRT_DEVICE float* Scores(int64_t token, int head) const { return FromState(token, head) + key_dim; }
-  // Where the state of a head before the chunk that begins at this token is in `starts`, and its gradient in `ends`. A
+  // The place in `starts` and `ends` of the head's state before the chunk that begins at this token, or its gradient. A
   // sequence of n tokens after m others has at most (m + n) / kChunk - m / kChunk + 1 chunks.
   SHIFTRT_DEVICE int64_t AtChunk(int64_t token, int head) const {
     const int64_t chunk = token / GatedDeltaShape::kChunk + first_sequence + Block().z;

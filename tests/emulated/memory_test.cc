@@ -156,7 +156,7 @@ TEST_F(SmallMemory, SelectionGoesOnWithoutTheStreamsItHasNoRoomFor) {
   std::vector<double> expected;
   {
     SharedCalibration enough;
-    expected = enough.Select(job, options).scores;
+    expected = enough.Select(job, options).front().scores;
     const std::optional<StartStreams> start = enough.TakeStreams(3);
     ASSERT_TRUE(start.has_value());
     EXPECT_EQ(start->layer, 2);
@@ -165,7 +165,7 @@ TEST_F(SmallMemory, SelectionGoesOnWithoutTheStreamsItHasNoRoomFor) {
   const int64_t stream = Hidden() * 9 * 4;  // the pass stores three streams of a batch, and would keep two
   const emu::MemoryLimit limit(RoomFor(0) + 2 * stream + stream / 2);
   SharedCalibration little;
-  EXPECT_EQ(little.Select(job, options).scores, expected);
+  EXPECT_EQ(little.Select(job, options).front().scores, expected);
   EXPECT_FALSE(little.TakeStreams(3).has_value());
 }
 
